@@ -1,0 +1,46 @@
+# make demo   train DPO, PLC-DPO and the KL control on the embedded world; report and table
+# make test   lint, types, tests, the notebooks on a tiny setting, the app in a real browser
+# make app    open the inspector on the runs        make lab   open JupyterLab on the notebooks
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: demo test app lab lint setup setup-dev clean
+
+demo: setup
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo
+
+app: setup
+	$(BIN)/streamlit run app/inspector.py --server.address 127.0.0.1 -- --runs runs
+
+lab: setup
+	PLOTLY_RENDERER=plotly_mimetype $(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+
+test: setup-dev lint
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: .venv/ready
+
+setup-dev: .venv/ready-dev
+
+# torch first and alone: its pinned version is the smallest build that pip offers for it here.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,33 @@
+"""PLC-DPO: train on noisy preference pairs, and see where every pair was routed and why.
+
+The public face. Names are loaded when they are first used, so that the app, which needs no
+model, does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "PairLogps": "plc_core.objective",
+    "build_objective": "plc_core.objective",
+    "RECIPES": "plc_core.objective",
+    "load_pairs": "plc_core.data",
+    "flip_labels": "plc_core.data",
+    "TrainConfig": "plc_core.engine.config",
+    "train": "plc_core.engine.pipeline",
+    "evaluate": "plc_core.evaluation.world",
+    "summary_table": "plc_core.evaluation.comparison",
+    "notebook_parameters": "plc_core.parameters",
+    "run_notebook": "plc_core.batch",
+    "open_run": "plc_core.runs",
+    "list_runs": "plc_core.runs",
+    "RunError": "plc_core.files",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'plc_core' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""What a run's files say: statistics (numbers), audit (tables), figures (pictures). No torch."""

@@ -1,0 +1,277 @@
+"""Tables about where the method routed the pairs, from `visits` and `pairs` alone.
+
+Data frames in, data frames out; nothing is read or written here. `visits` has one row a pair and
+visit, `pairs` one row a pair (see `plc_core.runs`). Every analysis uses a pair's last visit. q are
+routing weights, "not calibrated probabilities" (paper, section "Margin-Based Routing
+Distribution"): ranking and calibration are therefore reported apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import brier_score_loss, log_loss
+
+from plc_core.analysis.statistics import auroc, format_number, mann_whitney, mean_interval, wilson
+
+STATES = ("clean", "flip", "tie")
+"""The latent states of a pair, in the order of every table and figure."""
+
+MARKERS = ("unmarked", "marked")
+"""Groups by the injected corruption's marker, where the true state is unknown."""
+
+
+def join_last_visits(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """One row for every row of `pairs`, in its order, with the pair's last visit beside it.
+
+    Pairs never visited keep NaN in the visit columns, so nothing is lost. Raises ValueError for a
+    missing pair_id column, a pair_id that occurs twice in `pairs`, and visits to unknown pairs.
+    """
+    _require(visits, ["pair_id", "step"], "visits")
+    _require(pairs, ["pair_id"], "pairs")
+    twice = pairs["pair_id"][pairs["pair_id"].duplicated()]
+    if len(twice):
+        raise ValueError(f"pairs has {len(twice):,} repeated ids, the first {twice.iloc[0]!r}.")
+    last = visits.sort_values("step", kind="stable").drop_duplicates("pair_id", keep="last")
+    unknown = last["pair_id"][~last["pair_id"].isin(pairs["pair_id"])]
+    if len(unknown):
+        raise ValueError(
+            f"visits has {len(unknown):,} pairs that are not in pairs, the first "
+            f"{unknown.iloc[0]!r}; the two tables are not of one run."
+        )
+    return pairs.merge(last, on="pair_id", how="left", validate="one_to_one")
+
+
+def has_oracle(pairs: pd.DataFrame) -> bool:
+    """Whether the true state of any pair is known (the embedded world only)."""
+    return "oracle_state" in pairs and bool(pairs["oracle_state"].notna().any())
+
+
+def groups(pairs: pd.DataFrame) -> pd.Series:
+    """The group of each pair: its oracle state, or its corruption marker where none is known."""
+    if has_oracle(pairs):
+        return pairs["oracle_state"]
+    _require(pairs, ["flipped"], "pairs")
+    return pairs["flipped"].map({False: MARKERS[0], True: MARKERS[1]})
+
+
+def group_names(pairs: pd.DataFrame) -> tuple[str, ...]:
+    """The names `groups` can take, in display order."""
+    return STATES if has_oracle(pairs) else MARKERS
+
+
+def routing_by_state(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """Mean routing weights of each group of pairs, with 95 % t intervals.
+
+    Columns: group, state (which q), mean, low, high, n; a group without pairs has n = 0 and NaN.
+    Appendix table "Routing response under hard-pair label corruption", marked and unmarked rows.
+    """
+    table = _routed(visits, pairs)
+    group = groups(table)
+    rows = [
+        {"group": name, "state": state}
+        | mean_interval(table.loc[group == name, f"q_{state}"])._asdict()
+        for name in group_names(pairs)
+        for state in STATES
+    ]
+    return pd.DataFrame(rows)
+
+
+def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """AUROC of q_flip and of -margin for flipped against clean pairs, true ties left out.
+
+    Without a known state: swapped against unswapped pairs. Columns: score, auroc, low, high,
+    n_flip, n_clean, truth, text. Figure "Routing response under hard-pair corruption", its AUROC.
+    """
+    table = _routed(visits, pairs, "margin")
+    truth = "oracle state" if has_oracle(pairs) else "corruption marker"
+    clean, flip = group_names(pairs)[:2]
+    table = table[groups(table).isin([clean, flip])]
+    positive = groups(table) == flip
+    rows = []
+    for name, score in (("q_flip", table["q_flip"]), ("-margin", -table["margin"])):
+        area = auroc(score, positive)
+        rows.append(
+            {
+                "score": name,
+                "auroc": area.value,
+                "low": area.low,
+                "high": area.high,
+                "n_flip": area.n_positive,
+                "n_clean": area.n_negative,
+                "truth": truth,
+                "text": str(area),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class FlipCalibration:
+    """How far q_flip is from a probability of "this pair is flipped".
+
+    `table` has one row a bin: bin (its middle), n, mean_q_flip, flip_share, low, high (Wilson).
+    `brier` and `nll` (nats) are compared with a constant forecast of the base rate; `ece` is the
+    mean absolute gap of the bins, weighted by n. All are NaN where n = 0.
+    """
+
+    table: pd.DataFrame
+    n: int
+    base_rate: float
+    brier: float
+    brier_base: float
+    nll: float
+    nll_base: float
+    ece: float
+
+    def __str__(self) -> str:
+        return (
+            f"Brier {format_number(self.brier)} (base rate {format_number(self.brier_base)}), "
+            f"NLL {format_number(self.nll)} (base rate {format_number(self.nll_base)}), "
+            f"ECE {format_number(self.ece)} (n={self.n:,})"
+        )
+
+
+def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> FlipCalibration:
+    """Reliability of q_flip as a forecast of flips among all pairs, in `bins` equal bins of [0, 1].
+
+    A true tie counts as "not flipped". Pairs without a visit or a known group are left out.
+    """
+    table = _routed(visits, pairs)
+    group = groups(table)
+    table = table[group.notna() & table["q_flip"].notna()]
+    flipped = (groups(table) == group_names(pairs)[1]).to_numpy()
+    forecast = table["q_flip"].to_numpy(np.float64).clip(0, 1)
+    place = np.minimum((forecast * bins).astype(int), bins - 1)
+    rows = []
+    for number in range(bins):
+        inside = place == number
+        n, hits = int(inside.sum()), int(flipped[inside].sum())
+        low, high = wilson(hits, n)
+        rows.append(
+            {
+                "bin": (number + 0.5) / bins,
+                "n": n,
+                "mean_q_flip": forecast[inside].mean() if n else math.nan,
+                "flip_share": hits / n if n else math.nan,
+                "low": low,
+                "high": high,
+            }
+        )
+    reliability = pd.DataFrame(rows)
+    n = len(forecast)
+    if n == 0:
+        return FlipCalibration(reliability, 0, *[math.nan] * 6)
+    base = float(flipped.mean())
+    gaps = (reliability["mean_q_flip"] - reliability["flip_share"]).abs() * reliability["n"] / n
+    return FlipCalibration(
+        reliability,
+        n,
+        base,
+        brier=float(brier_score_loss(flipped, forecast, pos_label=True)),
+        brier_base=base * (1 - base),
+        nll=float(log_loss(flipped, forecast, labels=[False, True])),
+        nll_base=float(log_loss(flipped, np.full(n, base), labels=[False, True])),
+        ece=float(gaps.sum()),
+    )
+
+
+@dataclass(frozen=True)
+class TieSelectivity:
+    """Weak-gap against strong-gap pairs.
+
+    `slices`: source, slice ("bottom" or "top"), n, gap_low, gap_high, cut_ties (pairs with exactly
+    the edge's gap that fell outside), and mean and median of q_tie and |margin|.
+    `tests`: source, measure, then the fields of `MannWhitney` (a = bottom, b = top) and its text.
+    `scored` counts pairs with both scores and a visit, `unscored` the others.
+    """
+
+    slices: pd.DataFrame
+    tests: pd.DataFrame
+    share: float
+    scored: int
+    unscored: int
+
+
+def tie_selectivity(
+    visits: pd.DataFrame, pairs: pd.DataFrame, share: float = 0.2
+) -> TieSelectivity:
+    """Compare q_tie and |margin| in the bottom and top `share` of the score gap.
+
+    The slices hold floor(share * n) pairs each, ranked by (|score_chosen - score_rejected|,
+    pair_id): equal gaps at an edge are split by the content-based id, which has nothing to do with
+    routing, and the split is the same every time. Scores of different sources have different
+    scales, so pairs are ranked and tested within one source. `share` lies in (0, 0.5], else
+    ValueError. Section "Tie-State Selectivity" and its figure.
+    """
+    if not 0 < share <= 0.5:
+        raise ValueError(f"share must lie in (0, 0.5], not {share}.")
+    table = _routed(visits, pairs, "margin")
+    scores = table.reindex(columns=["score_chosen", "score_rejected"]).astype("float64")
+    table = table.assign(
+        gap=(scores["score_chosen"] - scores["score_rejected"]).abs(),
+        abs_margin=table["margin"].abs(),
+        source=table["source"].fillna("unknown") if "source" in table else "all",
+    )
+    usable = table[table["gap"].notna() & table["q_tie"].notna()]
+    slices, tests = [], []
+    for source in sorted(usable["source"].unique()) or ["all"]:
+        ranked = usable[usable["source"] == source].sort_values(["gap", "pair_id"])
+        size = math.floor(share * len(ranked))
+        bottom, top = ranked.iloc[:size], ranked.iloc[len(ranked) - size :]
+        slices += [
+            _slice_row(source, "bottom", bottom, ranked),
+            _slice_row(source, "top", top, ranked),
+        ]
+        for measure in ("q_tie", "abs_margin"):
+            test = mann_whitney(bottom[measure], top[measure])
+            tests.append({"source": source, "measure": measure} | vars(test) | {"text": str(test)})
+    return TieSelectivity(
+        pd.DataFrame(slices), pd.DataFrame(tests), share, len(usable), len(table) - len(usable)
+    )
+
+
+def tie_ceiling(visits: pd.DataFrame) -> float:
+    """The largest q_tie that any visit reached; NaN without visits.
+
+    q depends on z alone (equation "posterior"), and q_tie has one peak near z = 0 whose height is
+    fixed by prior and temperatures: q_tie is to be read against this height, not against 1.
+    """
+    _require(visits, ["q_tie"], "visits")
+    return float(visits["q_tie"].max()) if len(visits) else math.nan
+
+
+def _slice_row(
+    source: str, name: str, part: pd.DataFrame, ranked: pd.DataFrame
+) -> dict[str, object]:
+    edge = part["gap"].max() if name == "bottom" else part["gap"].min()
+    same = int((ranked["gap"] == edge).sum() - (part["gap"] == edge).sum())
+    row: dict[str, object] = {
+        "source": source,
+        "slice": name,
+        "n": len(part),
+        "gap_low": part["gap"].min(),
+        "gap_high": part["gap"].max(),
+        "cut_ties": same,
+    }
+    for measure in ("q_tie", "abs_margin"):
+        row |= {
+            f"{measure}_mean": part[measure].mean(),
+            f"{measure}_median": part[measure].median(),
+        }
+    return row
+
+
+def _routed(visits: pd.DataFrame, pairs: pd.DataFrame, *more: str) -> pd.DataFrame:
+    _require(visits, [*(f"q_{state}" for state in STATES), *more], "visits")
+    return join_last_visits(visits, pairs)
+
+
+def _require(table: pd.DataFrame, columns: Sequence[str], name: str) -> None:
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise ValueError(f"{name} lacks the column(s) {', '.join(missing)}.")

@@ -1,0 +1,172 @@
+"""Figures over optimizer steps, and the map from z to the routing weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from plc_core.analysis.audit import STATES
+from plc_core.analysis.figures.style import (
+    INK,
+    MAX_POINTS,
+    RUN_COLOURS,
+    STATE_COLOURS,
+    empty,
+    finish,
+    notice,
+    thin,
+)
+
+_PANELS = {
+    "loss": "loss",
+    "margin_mean": "mean margin m",
+    "gamma": "correction strength γ",
+    "q_clean": "mean q_clean",
+    "q_flip": "mean q_flip",
+    "q_tie": "mean q_tie",
+}
+
+
+def training_curves(metrics: Mapping[str, pd.DataFrame]) -> go.Figure:
+    """Loss, mean margin, correction strength and mean routing weights over optimizer steps.
+
+    `metrics` maps a run's name to its metrics table; a column that a run did not log is left out.
+    One run shows each q in its state's colour, several are told apart by colour. Figure "Routing
+    response under hard-pair corruption" (mean q) and equation "total" (γ).
+    """
+    drawn = {name: table for name, table in metrics.items() if "step" in table and len(table)}
+    if not drawn:
+        return empty("No optimizer step has been logged yet.", 460)
+    figure = make_subplots(
+        rows=2,
+        cols=3,
+        subplot_titles=list(_PANELS.values()),
+        shared_xaxes="all",
+        vertical_spacing=0.13,
+        horizontal_spacing=0.06,
+    )
+    for title in figure.layout.annotations:
+        state = title.text.rpartition("q_")[2]
+        title.update(font={"size": 13, "color": STATE_COLOURS.get(state)})
+    for number, (name, table) in enumerate(drawn.items()):
+        table = thin(table.sort_values("step"), 2_000)
+        for place, column in enumerate(_PANELS):
+            if column not in table:
+                continue
+            colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+            if len(drawn) == 1:
+                colour = STATE_COLOURS.get(column.removeprefix("q_"), colour)
+            figure.add_scatter(
+                x=table["step"],
+                y=table[column],
+                name=name,
+                legendgroup=name,
+                showlegend=place == 0 and len(drawn) > 1,
+                mode="lines" if len(table) > 1 else "markers",
+                line={"color": colour, "width": 1.6},
+                hovertemplate="step %{x}: %{y:.4g}",
+                row=place // 3 + 1,
+                col=place % 3 + 1,
+            )
+    figure.update_xaxes(title_text="optimizer step", row=2)
+    figure.update_yaxes(rangemode="tozero", row=2)
+    figure = finish(figure, 460, hovermode="closest")
+    return figure.update_layout(legend_y=1.08, margin_t=88 if len(drawn) > 1 else 36)
+
+
+def q_against_z(table: pd.DataFrame, pair: Mapping[str, Any] | None = None) -> go.Figure:
+    """The routing weights as functions of the standardised margin z (equation "posterior").
+
+    `table` has columns z, q_clean, q_flip, q_tie: visits (with a pair_id; drawn as points, an even
+    sample above 20,000, which is said) or a recipe's curve (without; drawn as lines). `pair` is
+    one visit to point out.
+    """
+    known = table.dropna(subset=["z"]).sort_values("z")
+    if known.empty:
+        return empty("No pair has been visited yet.", 300)
+    shown = thin(known, MAX_POINTS)
+    points = "pair_id" in table
+    figure = go.Figure()
+    for state in STATES:
+        figure.add_scatter(
+            x=shown["z"],
+            y=shown[f"q_{state}"],
+            name=f"q_{state}",
+            mode="markers" if points else "lines",
+            marker={"color": STATE_COLOURS[state], "size": 4, "opacity": 0.6},
+            line={"color": STATE_COLOURS[state], "width": 2},
+            hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}<extra></extra>",
+        )
+    if pair is not None and pd.notna(pair["z"]):
+        figure.add_vline(x=pair["z"], line={"color": INK, "dash": "dot", "width": 1.5})
+        figure.add_scatter(
+            x=[pair["z"]] * 3,
+            y=[pair[f"q_{state}"] for state in STATES],
+            name="this pair",
+            mode="markers",
+            showlegend=False,
+            marker={
+                "color": list(STATE_COLOURS.values()),
+                "size": 11,
+                "line": {"color": INK, "width": 1.5},
+            },
+            hovertemplate="this pair: q %{y:.3f} at z %{x:.2f}<extra></extra>",
+        )
+    if len(shown) < len(known):
+        notice(figure, f"an even sample of {len(shown):,} of {len(known):,} visits")
+    figure.update_xaxes(title_text="standardised margin z")
+    figure.update_yaxes(title_text="routing weight q", range=[-0.03, 1.03])
+    return finish(figure, 300)
+
+
+def pair_trajectory(visits: pd.DataFrame, metrics: pd.DataFrame | None = None) -> go.Figure:
+    """One pair's q, z and margin m at each of its visits.
+
+    `visits` are the rows of one pair. With the run's `metrics`, the band behind the margin is the
+    EMA mean ± one deviation that z is measured with (equation "standardized-margin").
+    """
+    if visits.empty:
+        return empty("This pair has not been visited yet.", 450)
+    visits = visits.sort_values("step")
+    figure = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, row_heights=[0.4, 0.3, 0.3]
+    )
+    if metrics is not None and {"step", "ema_mean", "ema_std"} <= set(metrics.columns):
+        band = thin(metrics.dropna(subset=["ema_mean", "ema_std"]), 500)
+        upper, lower = band["ema_mean"] + band["ema_std"], band["ema_mean"] - band["ema_std"]
+        figure.add_scatter(
+            x=[*band["step"], *band["step"][::-1]],
+            y=[*upper, *lower[::-1]],
+            name="EMA mean ± sd",
+            fill="toself",
+            fillcolor="rgba(128, 128, 128, 0.22)",
+            mode="lines",
+            line={"width": 0},
+            hoverinfo="skip",
+            row=3,
+            col=1,
+        )
+    traces = [(f"q_{state}", 1, STATE_COLOURS[state]) for state in STATES]
+    for column, row, colour in [*traces, ("z", 2, INK), ("margin", 3, INK)]:
+        figure.add_scatter(
+            x=visits["step"],
+            y=visits[column],
+            name=column,
+            showlegend=row == 1,
+            mode="lines+markers",
+            marker={"color": colour, "size": 9},
+            line={"color": colour, "width": 1.6},
+            hovertemplate=f"step %{{x}}: {column} %{{y:.3f}}<extra></extra>",
+            row=row,
+            col=1,
+        )
+    figure.add_hline(y=0, line={"color": INK, "dash": "dot", "width": 1}, row=2, col=1)
+    figure.update_yaxes(title_text="q", range=[-0.05, 1.05], row=1)
+    figure.update_yaxes(title_text="z", row=2)
+    figure.update_yaxes(title_text="margin m", row=3)
+    figure.update_xaxes(title_text="optimizer step", row=3)
+    return finish(figure, 450)

@@ -1,0 +1,81 @@
+"""Where pairs come from: a reader for local files of JSON lines, plain or gzip."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from plc_core.data.pairs import DataError, Pairs, pairs_from_rows
+
+_GZIP = b"\x1f\x8b"
+
+
+def load_pairs(path: Path | str, limit: int | None = None) -> Pairs:
+    """The preference pairs of a file of JSON lines, `*.jsonl` or `*.jsonl.gz`, one object a line.
+
+    Fields: chosen and rejected (text, or a list of messages ending with the answer); prompt (text
+    or messages) unless the messages hold it; optional score_chosen, score_rejected, source, split.
+
+    Args:
+        path: the file.
+        limit: read the first `limit` rows only.
+
+    Raises:
+        DataError: naming file, row and what to do, where the file is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"There is no file of pairs at {path}.")
+    rows = _json_lines(path)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path} has no rows.")
+    _check_columns(path, first)
+    pairs = pairs_from_rows(islice(chain([first], rows), limit), source=path.name)
+    if not len(pairs):
+        raise DataError(f"No row of {path} can be used as a pair.\n{pairs.report()}")
+    return pairs
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as probe:
+        zipped = probe.read(2) == _GZIP
+    number = 0
+    try:
+        with gzip.open(path) if zipped else path.open("rb") as lines:
+            for number, raw in enumerate(lines, start=1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise DataError(
+                        f"{path}, row {number}: expected a JSON object, found a "
+                        f"{type(row).__name__}. Write one object a line."
+                    )
+                yield row
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, row {number}, byte {error.start}: not UTF-8. Convert the file first."
+        ) from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}, row {number}, character {error.pos + 1}: no JSON object ({error.msg}). "
+            "Write one object a line."
+        ) from None
+    except (EOFError, gzip.BadGzipFile, OSError) as error:
+        raise DataError(f"{path}, after row {number}: the file is damaged ({error}).") from None
+
+
+def _check_columns(path: Path, row: dict[str, Any]) -> None:
+    for name in ("chosen", "rejected"):
+        if name in row:
+            continue
+        near = difflib.get_close_matches(name, row, n=1)
+        hint = f" Is it {near[0]!r}?" if near else ""
+        raise DataError(f"{path}, row 1 has no field {name!r}; it has {', '.join(row)}.{hint}")

@@ -1,0 +1,1 @@
+"""How log-probs are made and weights move: tokens, packed rows, reference cache, trainer."""

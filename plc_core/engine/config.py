@@ -1,0 +1,72 @@
+"""Every parameter of a training run, validated before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class TrainConfig(BaseModel):
+    """The parameters of `notebooks/01_train.ipynb`; unknown names and wrong types are refused.
+
+    Defaults train PLC-DPO on the embedded world. The paper's training surface is beta 0.01,
+    learning_rate 1e-5, lora_rank 16, lora_alpha 16, batch_pairs 64, epochs 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    name: str  # name of the run, and of its folder
+    runs_dir: str = "runs"  # where run folders lie; relative to the checkout
+    objective: Literal["dpo", "plc"] = "plc"
+    recipe: Literal["conservative", "balanced", "aggressive"] = "aggressive"
+    beta: float = Field(0.2, gt=0)  # scale of the margin
+    prior: list[float] = Field([0.80, 0.08, 0.12], min_length=3, max_length=3)  # clean, flip, tie
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # gamma after warm-up
+    calibration_order: Literal["auto", "update-first", "score-first"] = "auto"
+    model: str = "world"  # "world", a local folder, or a name on the hub
+    lora_rank: int = Field(0, ge=0)  # 0 trains all weights
+    lora_alpha: int = Field(16, gt=0)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    data: str = "world"  # "world", or a file of JSON lines
+    num_pairs: int | None = Field(None, gt=0)  # None: all rows of the file; 6144 of the world
+    flip_rate: float = Field(0.0, ge=0, le=1)  # share of labels to reverse
+    max_length: int = Field(1024, ge=4)  # tokens of prompt and longer response
+    learning_rate: float = Field(5e-4, gt=0)
+    epochs: float = Field(1.0, gt=0)
+    batch_pairs: int = Field(64, gt=0)  # pairs an optimizer step, all processes together
+    pairs_per_forward: int = Field(64, gt=0)  # divides batch_pairs
+    row_tokens: int = Field(256, gt=0)  # length of a packed row
+    save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps the last one only
+    resume: bool = False  # go on from the last checkpoint of the run of this name
+    eval_prompts: int = Field(600, ge=0)  # held-out prompts, of the world only
+    seed: int = Field(0, ge=0)  # pairs, flips, order and adapters
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_in_exponent_form(cls, values: Any) -> Any:
+        # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
+        if isinstance(values, dict):
+            floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
+            return values | {n: _number(values[n]) for n in floats if n in values}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainConfig:
+        if self.batch_pairs % self.pairs_per_forward:
+            raise ValueError(
+                f"pairs_per_forward ({self.pairs_per_forward}) must divide batch_pairs "
+                f"({self.batch_pairs})"
+            )
+        if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
+            raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
+        return self
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

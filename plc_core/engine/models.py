@@ -1,0 +1,100 @@
+"""Policies: loading, adapters, and a name for weights that follows their content."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from plc_core.data.world import CHECKPOINT
+from plc_core.files import project_path
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class ModelError(ValueError):
+    """A model that cannot be used as asked; the message is a sentence for the user."""
+
+
+def load_policy(
+    model: str, precision: str = "fp32"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The causal language model and tokenizer in a local folder, or of the hub, or "world".
+
+    Weights are read from safetensors only; code that comes with a model is never run. Dropout is
+    off, as the margin compares two passes over the same text.
+
+    Raises:
+        ModelError: where there is no such model, or it has no chat template.
+    """
+    folder = CHECKPOINT if model == "world" else project_path(model)
+    # A name on the hub has one slash at most; anything else that is not there is a wrong path.
+    if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+        raise ModelError(f"There is no model folder at {folder}.")
+    path = str(folder) if folder.is_dir() else model
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        policy = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=PRECISIONS[precision],
+            attn_implementation="sdpa",
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"The model {model!r} cannot be loaded: {error}") from error
+    if tokenizer.chat_template is None:
+        raise ModelError(f"The tokenizer of {model!r} has no chat template.")
+    disable_dropout(policy)
+    return policy, tokenizer
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout to 0, those that are modules and those that are numbers on modules."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if name.endswith("dropout") and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def add_lora(policy: PreTrainedModel, rank: int, alpha: int) -> PeftModel:
+    """The policy with fresh LoRA adapters on all linear layers but the vocabulary's."""
+    config = LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    adapted = get_peft_model(policy, config)
+    # Adapters stay in fp32: at a learning rate of 1e-5 their updates vanish in bfloat16.
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    assert isinstance(adapted, PeftModel)
+    return adapted
+
+
+def weights_hash(model: nn.Module) -> str:
+    """16 hex digits of the names, types and values of all weights and buffers that are saved."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(raw.numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def describe(model: PreTrainedModel | PeftModel) -> dict[str, Any]:
+    """Sizes for the run's record."""
+    parameters = list(model.parameters())
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+    }

@@ -1,0 +1,139 @@
+"""Reference log-probs: computed once, kept on disk by content, shared by every run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from plc_core.engine.logprobs import pair_logps
+from plc_core.engine.models import weights_hash
+from plc_core.engine.packing import PairCollator
+from plc_core.engine.tokens import content_key
+from plc_core.files import RunError, exclusive, read_table, write_table
+from plc_core.progress import Progress
+
+_SCHEMA = pa.schema([("key", pa.string()), ("first", pa.float32()), ("second", pa.float32())])
+_PAIRS_A_PART = 1024
+
+
+class ReferenceCache:
+    """Log-probs of pairs under one reference, on disk.
+
+    The folder's name follows from the weights, the precision and the attention; a row's from the
+    tokens of the pair. `first` and `second` belong to the two responses in the order of their
+    tokens, so that one row serves both directions of a flip. A part that cannot be read is
+    removed and its pairs are computed again.
+    """
+
+    def __init__(self, root: Path, model: PreTrainedModel) -> None:
+        self.settings = {
+            "weights": weights_hash(model),
+            "precision": str(model.dtype),
+            "attention": model.config._attn_implementation,
+            "layout": "packed prompt|chosen|rejected",
+        }
+        name = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder = root / "reference" / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._rows: dict[str, tuple[float, float]] = {}
+        for part in sorted(self.folder.glob("[0-9a-f]*.parquet")):
+            try:
+                table = read_table(part)
+                if table.schema != _SCHEMA:
+                    raise RunError(f"{part} has other columns")
+            except RunError:
+                part.unlink(missing_ok=True)
+                continue
+            values = zip(table["first"].to_pylist(), table["second"].to_pylist(), strict=True)
+            self._rows.update(zip(table["key"].to_pylist(), values, strict=True))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    def __getitem__(self, key: str) -> tuple[float, float]:
+        return self._rows[key]
+
+    def add(self, rows: Iterable[tuple[str, float, float]]) -> None:
+        """Keep some pairs' values, on disk at once."""
+        keys, first, second = zip(*rows, strict=True)
+        table = pa.table({"key": keys, "first": first, "second": second}, schema=_SCHEMA)
+        write_table(self.folder / f"{secrets.token_hex(8)}.parquet", table)
+        self._rows.update(zip(keys, zip(first, second, strict=True), strict=True))
+
+
+def with_reference(
+    dataset: Dataset,
+    model: PreTrainedModel,
+    cache_root: Path,
+    collator: PairCollator,
+    pairs_per_forward: int,
+    progress: Progress,
+) -> tuple[Dataset, dict[str, Any]]:
+    """Add the columns reference_chosen and reference_rejected, in nats, to tokenised pairs.
+
+    `model` is the reference itself: the policy as it is before its first step and without fresh
+    adapters. Only pairs that the cache lacks are computed, longest first; the global random state
+    is not touched. Also returns what the run's record says about the reference.
+    """
+    keys = [
+        content_key(row["prompt_ids"], row["chosen_ids"], row["rejected_ids"]) for row in dataset
+    ]
+    with exclusive(cache_root / "reference"):
+        cache = ReferenceCache(cache_root, model)
+        missing = {key: i for i, key in enumerate(keys) if key not in cache}
+        _fill(cache, missing, dataset, model, collator, pairs_per_forward, progress)
+    columns: dict[str, list[float]] = {"reference_chosen": [], "reference_rejected": []}
+    for row, key in zip(dataset, keys, strict=True):
+        first, second = cache[key]
+        in_order = row["chosen_ids"] <= row["rejected_ids"]
+        columns["reference_chosen"].append(first if in_order else second)
+        columns["reference_rejected"].append(second if in_order else first)
+    for name, values in columns.items():
+        dataset = dataset.add_column(name, values)
+    record = cache.settings | {"computed": len(missing), "reused": len(keys) - len(missing)}
+    return dataset, record
+
+
+@torch.no_grad()
+def _fill(
+    cache: ReferenceCache,
+    missing: dict[str, int],
+    dataset: Dataset,
+    model: PreTrainedModel,
+    collator: PairCollator,
+    pairs_per_forward: int,
+    progress: Progress,
+) -> None:
+    was_training = model.training
+    model.eval()
+    rows = dataset.select(missing.values())
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    sizes = [sum(len(row[name]) for name in names) for row in rows]
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    keys = list(missing)
+    done: list[tuple[str, float, float]] = []
+    with progress.phase("reference log-probs", len(order)) as advance:
+        for start in range(0, len(order), pairs_per_forward):
+            members = order[start : start + pairs_per_forward]
+            batch_rows = [rows[i] for i in members]
+            batch = {k: v.to(model.device) for k, v in collator(batch_rows).items()}
+            chosen, rejected = (x.tolist() for x in pair_logps(model, batch))
+            for i, row, a, b in zip(members, batch_rows, chosen, rejected, strict=True):
+                in_order = row["chosen_ids"] <= row["rejected_ids"]
+                done.append((keys[i], a, b) if in_order else (keys[i], b, a))
+            if len(done) >= _PAIRS_A_PART:
+                cache.add(done)
+                done = []
+            advance(len(members))
+    if done:
+        cache.add(done)
+    model.train(was_training)

@@ -1,0 +1,89 @@
+"""Responses of a policy, by greedy decoding or sampling at temperature 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from peft import PeftModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from plc_core.progress import Progress
+
+Decoding = Literal["greedy", "sampled"]
+
+
+class Response(NamedTuple):
+    """One response: its text, its token ids with the terminator, and whether it has one."""
+
+    text: str
+    ids: list[int]
+    finished: bool
+
+
+@torch.inference_mode()
+def generate(
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[int]],
+    decoding: Decoding,
+    max_new_tokens: int,
+    seed: int,
+    batch_size: int = 128,
+    progress: Progress | None = None,
+) -> list[Response]:
+    """One response for each prompt of token ids, in their order.
+
+    The same prompts, seed and batch size give the same responses; the global random state is left
+    as it was.
+    """
+    was_training = model.training
+    model.eval()
+    # The whole distribution at temperature 1, whatever the model's own defaults are.
+    how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    config = GenerationConfig(
+        **(how if decoding == "sampled" else {"do_sample": False}),
+        max_new_tokens=max_new_tokens,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id,
+    )
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    responses: dict[int, Response] = {}
+    devices = [model.device] if model.device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=devices),
+        (progress or Progress()).phase(f"{decoding} responses", len(prompts)) as advance,
+    ):
+        torch.manual_seed(seed)
+        for start in range(0, len(order), batch_size):
+            members = order[start : start + batch_size]
+            ids = _generate_batch(model, [prompts[i] for i in members], config)
+            for i, row in zip(members, ids, strict=True):
+                responses[i] = _response(tokenizer, row)
+            advance(len(members))
+    model.train(was_training)
+    return [responses[i] for i in range(len(prompts))]
+
+
+def _generate_batch(
+    model: PreTrainedModel | PeftModel, prompts: list[list[int]], config: GenerationConfig
+) -> list[list[int]]:
+    longest = max(map(len, prompts))
+    # Padding on the left, where a decoder expects it.
+    rows = [[config.pad_token_id] * (longest - len(p)) + p for p in prompts]
+    mask = [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
+    output = model.generate(  # type: ignore[operator]
+        input_ids=torch.tensor(rows, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        generation_config=config,
+    )
+    return output[:, longest:].tolist()
+
+
+def _response(tokenizer: PreTrainedTokenizerBase, row: list[int]) -> Response:
+    terminator = tokenizer.eos_token_id
+    finished = terminator in row
+    ids = row[: row.index(terminator) + 1] if finished else row
+    text = str(tokenizer.decode(ids[:-1] if finished else ids, skip_special_tokens=True))
+    return Response(text.strip(), ids, finished)

@@ -1,0 +1,144 @@
+"""The record of training: one row for each pair and visit, one row for each optimizer step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from plc_core.files import RunError
+from plc_core.objective import ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.runs import VISITS_SCHEMA, Run
+
+_VALUES = VISITS_SCHEMA.names[3:]
+_STEPS_A_FILE = 16
+_SECONDS_BETWEEN_STATUS = 1.0
+
+
+class VisitRecorder:
+    """Collects what happened to every pair and writes it to the run folder.
+
+    The micro-batches of a step stay on the device until the step's backward is done: one transfer
+    an optimizer step. Writes happen on the main process, every few steps and at checkpoints.
+
+    Args:
+        run: the run folder.
+        pair_ids: the id of each row of the training set.
+        beta: scale of the margin, to log the rewards beta * log(pi/pi_ref).
+    """
+
+    def __init__(self, run: Run, pair_ids: Sequence[str], beta: float) -> None:
+        self.run = run
+        self.pair_ids = np.asarray(pair_ids)
+        self.beta = beta
+        self._micro_batches: list[tuple[Tensor, Tensor]] = []
+        self._steps: list[dict[str, Any]] = []
+        self._metrics: list[dict[str, Any]] = []
+        self._status_written = 0.0
+
+    def add(
+        self, index: Tensor, logps: PairLogps, out: ObjectiveOutput, routing: Routing | None
+    ) -> None:
+        """Take a micro-batch of visits; `index` [B] are rows of the training set."""
+        nothing = torch.full_like(out.margin, torch.nan)
+        routed = routing if routing is not None else Routing(*[nothing] * 6)
+        columns = [out.margin, *routed, *(x.detach() for x in logps[:4]), out.loss.detach()]
+        self._micro_batches.append((index, torch.stack([c.to(torch.float64) for c in columns], 1)))
+
+    def close_step(self, step: int, epoch: float) -> None:
+        """Gather the step's visits over the ranks, after its backward and before its update.
+
+        Raises:
+            RunError: naming the pairs, where a log-prob or margin is not finite.
+        """
+        index = torch.cat([i for i, _ in self._micro_batches]).cpu().numpy()
+        values = torch.cat([v for _, v in self._micro_batches]).cpu().numpy()
+        self._micro_batches = []
+        if PartialState().num_processes > 1:
+            parts = gather_object([(index, values)])
+            index = np.concatenate([i for i, _ in parts])
+            values = np.concatenate([v for _, v in parts])
+        broken = ~np.isfinite(values[:, [0, -1]]).all(1)
+        if broken.any():
+            names = ", ".join(self.pair_ids[index[broken]][:5])
+            raise RunError(
+                f"At step {step}, {broken.sum()} of {len(broken)} pairs have a log-probability "
+                f"that is not finite (NaN or infinite): {names}. The weights were not updated. "
+                "Lower the learning rate, or look at these pairs."
+            )
+        visits = {
+            "pair_id": self.pair_ids[index],
+            "step": np.full(len(index), step),
+            "epoch": np.full(len(index), epoch),
+        } | dict(zip(_VALUES, values.T, strict=False))
+        self._steps.append(visits | {"loss": values[:, -1]})
+
+    def end_step(
+        self, logs: Mapping[str, float], router: Router | None, seconds: float, total_steps: int
+    ) -> None:
+        """Add the row of the step that `close_step` closed, and tell status.json.
+
+        `logs` are the trainer's of this step: learning_rate and grad_norm.
+        """
+        row = self._metrics_row(self._steps[-1], router, total_steps)
+        row |= {name: float(logs[name]) for name in ("learning_rate", "grad_norm")}
+        row |= {"seconds": seconds, "pairs_per_second": len(self._steps[-1]["margin"]) / seconds}
+        self._metrics.append(row)
+        if len(self._steps) >= _STEPS_A_FILE:
+            self.flush()
+        now = time.monotonic()
+        step = row["step"] + 1
+        if PartialState().is_main_process and (
+            step == total_steps or now - self._status_written > _SECONDS_BETWEEN_STATUS
+        ):
+            self._status_written = now
+            self.run.set_status(
+                phase="training", done=step, total=total_steps, step=step, total_steps=total_steps
+            )
+
+    def _metrics_row(
+        self, visits: dict[str, Any], router: Router | None, total_steps: int
+    ) -> dict[str, Any]:
+        margin = visits["margin"]
+        rewards = {
+            side: self.beta * (visits[f"policy_{side}"] - visits[f"reference_{side}"]).mean()
+            for side in ("chosen", "rejected")
+        }
+        row = {
+            "step": int(visits["step"][0]),
+            "epoch": float(visits["epoch"][0]),
+            "loss": visits["loss"].mean(),
+            "margin_mean": margin.mean(),
+            "margin_std": margin.std(),
+            # A margin of exactly 0, as at step 0, is neither right nor wrong.
+            "accuracy": (margin > 0).mean() + 0.5 * (margin == 0).mean(),
+            "reward_chosen": rewards["chosen"],
+            "reward_rejected": rewards["rejected"],
+            "weight_mean": visits["weight"].mean(),
+        }
+        row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie")}
+        if router is not None:
+            mean, deviation = (float(x) for x in router.calibration.statistics())
+            row |= {
+                "gamma": router.strength(row["step"] / total_steps),
+                "ema_mean": mean,
+                "ema_std": deviation,
+                "floor_bound": float(deviation < router.calibration.sigma_min),
+            }
+        return {k: v if isinstance(v, int) else float(v) for k, v in row.items()}
+
+    def flush(self) -> None:
+        """Write what was collected since the last flush."""
+        steps, metrics = self._steps, self._metrics
+        self._steps, self._metrics = [], []
+        if steps and PartialState().is_main_process:
+            self.run.append_visits(
+                {name: np.concatenate([s[name] for s in steps]) for name in VISITS_SCHEMA.names}
+            )
+            self.run.append_metrics(metrics)

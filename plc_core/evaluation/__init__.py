@@ -1,0 +1,1 @@
+"""From a trained policy to rewards and win rates."""

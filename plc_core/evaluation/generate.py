@@ -1,0 +1,125 @@
+"""Responses of a run's policy, and of its reference, to held-out prompts of the world."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from plc_core.data.world.prompts import held_out_prompts
+from plc_core.engine.logprobs import response_logps
+from plc_core.engine.models import disable_dropout, load_policy, weights_hash
+from plc_core.engine.packing import PairCollator
+from plc_core.engine.pipeline import last_checkpoint
+from plc_core.engine.sampling import generate
+from plc_core.engine.tokens import prompt_ids
+from plc_core.engine.world_pairs import MAX_NEW_TOKENS
+from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
+from plc_core.progress import Progress
+from plc_core.runs import Run
+
+_SAMPLING_SEED = 0
+_VERSION = 1
+
+
+def generate_world(run: Run, count: int) -> pd.DataFrame:
+    """Answer the first `count` held-out prompts and write generations/world.parquet.
+
+    One row a prompt, policy ("trained", "reference") and decoding ("greedy", "sampled" at
+    temperature 1, the same seed for every run): the response, its tokens, whether it is finished,
+    and its log-probs under both policies, in nats. The reference's rows are kept by content and
+    shared by all runs.
+    """
+    config = run.info["config"]
+    with run.running("evaluating"):
+        progress = Progress(run)
+        reference, tokenizer = load_policy(config["model"], config["precision"])
+        trained = load_trained(run)
+        texts = [prompt.text for prompt in held_out_prompts(count)]
+        ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+        collator = PairCollator(config["row_tokens"])
+        frames = [
+            _reference_responses(reference, tokenizer, texts, ids, collator, progress),
+            _responses(trained, reference, "trained", tokenizer, texts, ids, collator, progress),
+        ]
+        generations = pd.concat(frames, ignore_index=True)
+        (run.path / "generations").mkdir(exist_ok=True)
+        write_table(
+            run.path / "generations" / "world.parquet",
+            pa.Table.from_pandas(generations, preserve_index=False),
+        )
+    return generations
+
+
+def load_trained(run: Run) -> PreTrainedModel | PeftModel:
+    """The policy of the run's last checkpoint."""
+    config = run.info["config"]
+    checkpoint = last_checkpoint(run)
+    if not (checkpoint / "adapter_config.json").exists():
+        return load_policy(str(checkpoint.resolve()), config["precision"])[0]
+    base, _ = load_policy(config["model"], config["precision"])
+    adapted = PeftModel.from_pretrained(base, checkpoint)
+    disable_dropout(adapted)
+    return adapted
+
+
+def _reference_responses(
+    reference: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    ids: Sequence[list[int]],
+    collator: PairCollator,
+    progress: Progress,
+) -> pd.DataFrame:
+    settings = [_VERSION, weights_hash(reference), list(texts), MAX_NEW_TOKENS, _SAMPLING_SEED]
+    name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    path: Path = cache_dir() / "generations" / f"{name}.parquet"
+    with exclusive(path):
+        try:
+            return read_table(path).to_pandas()
+        except RunError:  # missing, or damaged: generated again
+            frame = _responses(
+                reference, reference, "reference", tokenizer, texts, ids, collator, progress
+            )
+            write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
+            return frame
+
+
+def _responses(
+    policy: PreTrainedModel | PeftModel,
+    reference: PreTrainedModel,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    ids: Sequence[list[int]],
+    collator: PairCollator,
+    progress: Progress,
+) -> pd.DataFrame:
+    frames = []
+    for decoding in ("greedy", "sampled"):
+        responses = generate(
+            policy, tokenizer, ids, decoding, MAX_NEW_TOKENS, _SAMPLING_SEED, progress=progress
+        )
+        response_ids = [r.ids for r in responses]
+        frames.append(
+            pd.DataFrame(
+                {
+                    "prompt_id": [hashlib.sha256(t.encode()).hexdigest()[:16] for t in texts],
+                    "prompt": list(texts),
+                    "policy": name,
+                    "decoding": decoding,
+                    "response": [r.text for r in responses],
+                    "finished": [r.finished for r in responses],
+                    "response_tokens": [len(r.ids) for r in responses],
+                    "policy_logp": response_logps(policy, ids, response_ids, collator),
+                    "reference_logp": response_logps(reference, ids, response_ids, collator),
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)

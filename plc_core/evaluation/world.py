@@ -1,0 +1,29 @@
+"""Evaluation in the embedded world, where the judge is the truth."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from plc_core.evaluation.comparison import compare_rewards
+from plc_core.evaluation.generate import generate_world
+from plc_core.evaluation.judges import judge_world
+from plc_core.runs import Run
+
+
+def evaluate(run: Run, prompts: int) -> pd.DataFrame | str:
+    """Generate, judge and tabulate a run of the world; for any other model, say why not.
+
+    Args:
+        run: a finished training run.
+        prompts: how many held-out prompts to answer; 0 skips the evaluation.
+    """
+    if run.info["config"]["model"] != "world":
+        return "No evaluation by reward: only the embedded world has a gold reward."
+    if not prompts:
+        return "No evaluation by reward: eval_prompts is 0."
+    generate_world(run, prompts)
+    judge_world(run)
+    table = compare_rewards([run], run)
+    return table.drop(columns=["run", "against_baseline"]).map(
+        lambda value: "–" if value is None else str(value)
+    )

@@ -1,0 +1,207 @@
+"""Where a pair is routed: recipes, energies, q, confidence, schedule (Sections 3.3 and 3.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plc_core.objective.calibration import MarginCalibration
+
+CalibrationOrder = Literal["auto", "update-first", "score-first"]
+Schedule = Literal["linear", "cosine", "constant"]
+
+PRIOR = (0.80, 0.08, 0.12)
+"""pi^0 for clean, flip and tie. The paper does not print it; inferred from its statistics."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The six hyperparameters of a recipe (Table "PLC-DPO hyperparameter recipes")."""
+
+    alpha: float  # EMA decay of the margin's mean and variance
+    tau_dir: float  # temperature of the signed evidence, clean against flip
+    tau_tie: float  # temperature of the tie evidence's decay away from z = 0
+    warmup: float  # rho_warm, the share of training that is plain DPO
+    gamma_max: float  # maximum correction strength
+    kappa: float  # confidence power
+
+    def __post_init__(self) -> None:
+        for name in ("tau_dir", "tau_tie", "kappa"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be positive and finite; it is {value}.")
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha is the EMA's decay and must be in [0, 1); it is {self.alpha}.")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup is a share of training in [0, 1); it is {self.warmup}.")
+        if not 0 <= self.gamma_max <= 1:
+            raise ValueError(f"gamma_max must be in [0, 1]; it is {self.gamma_max}.")
+
+
+RECIPES: Mapping[str, Recipe] = {
+    # alpha, tau_dir, tau_tie, warmup, gamma_max, kappa
+    "conservative": Recipe(0.995, 1.00, 0.85, 0.15, 0.50, 1.5),
+    "balanced": Recipe(0.99, 0.75, 1.00, 0.10, 0.70, 1.0),
+    "aggressive": Recipe(0.98, 0.55, 1.15, 0.07, 0.85, 0.8),
+}
+
+
+class Routing(NamedTuple):
+    """How a batch was routed; every field is [B] and detached."""
+
+    z: Tensor  # calibrated margin, in standard deviations
+    clean: Tensor  # q_clean
+    flip: Tensor  # q_flip
+    tie: Tensor  # q_tie
+    confidence: Tensor  # C in [0, 1]
+    weight: Tensor  # w = gamma_t * C, the share of the corrected loss
+
+
+def energies(z: Tensor, prior: tuple[float, float, float], recipe: Recipe) -> Tensor:
+    """The energy scores of clean, flip and tie (Section 3.3): z [B] to [B, 3].
+
+    A state with prior 0 has energy -inf, which the softmax takes to weight 0.
+    """
+    log_prior = torch.tensor(prior, dtype=z.dtype, device=z.device).log()
+    evidence = torch.stack((z / recipe.tau_dir, -z / recipe.tau_dir, -z.abs() / recipe.tau_tie), -1)
+    return log_prior + evidence
+
+
+def confidence(q: Tensor, kappa: float) -> Tensor:
+    """C(q) = ((max_s q_s - 1/3) / (2/3))^kappa, Eq. (confidence): q [B, 3] to [B]."""
+    # Rounding can put the largest of three equal weights just below 1/3, and 0^kappa is safe.
+    return (1.5 * (q.amax(-1) - 1 / 3)).clamp(0, 1).pow(kappa)
+
+
+def correction_strength(progress: float, recipe: Recipe, schedule: Schedule = "linear") -> float:
+    """gamma_t at the completed share of training `progress` in [0, 1] (Section 3.5, Algorithm 1).
+
+    0 during warm-up; then, with u from 0 to 1 over the rest of training, gamma_max times
+    u (linear), (1 - cos(pi u)) / 2 (cosine) or 1 (constant).
+    """
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress is the completed share of training in [0, 1]; got {progress}.")
+    if progress < recipe.warmup:
+        return 0.0
+    u = (progress - recipe.warmup) / (1 - recipe.warmup)
+    rise = {"linear": u, "cosine": (1 - math.cos(math.pi * u)) / 2, "constant": 1.0}[schedule]
+    return recipe.gamma_max * rise
+
+
+class Router:
+    """Routes margins and keeps their calibration; PLC-DPO trains with it, others log beside it.
+
+    Under a plain objective it is "shadow routing": the same evidence read from an EMA of its own,
+    with no influence on the loss.
+
+    Args:
+        recipe: a name in `RECIPES` or a `Recipe`.
+        prior: pi^0 of clean, flip and tie; sums to 1.
+        states: the states that may receive weight; the others get prior 0 and the rest is
+            normalised again.
+        schedule: the shape of gamma_t after warm-up.
+        calibration_order: "update-first" moves the EMA by this batch and then scores it, as
+            Algorithm 1 does; under accumulation by the margins of the step seen so far.
+            "score-first" scores with the EMA of the previous step, so that the result does not
+            depend on how a step is split. "auto" is update-first where the step is one forward,
+            and score-first under accumulation.
+        sigma_min, initial: see `MarginCalibration`.
+    """
+
+    def __init__(
+        self,
+        recipe: str | Recipe = "aggressive",
+        prior: tuple[float, float, float] = PRIOR,
+        states: tuple[str, ...] = ("clean", "flip", "tie"),
+        schedule: Schedule = "linear",
+        calibration_order: CalibrationOrder = "auto",
+        sigma_min: float = 1e-3,
+        initial: tuple[float, float] | None = None,
+    ) -> None:
+        if isinstance(recipe, str):
+            if recipe not in RECIPES:
+                raise ValueError(f"Unknown recipe {recipe!r}; known are {', '.join(RECIPES)}.")
+            recipe = RECIPES[recipe]
+        if schedule not in ("linear", "cosine", "constant"):
+            raise ValueError(f"Unknown schedule {schedule!r}; known are linear, cosine, constant.")
+        if calibration_order not in ("auto", "update-first", "score-first"):
+            raise ValueError(
+                f"Unknown calibration_order {calibration_order!r}; known are auto, update-first, "
+                "score-first."
+            )
+        self.recipe = recipe
+        self.prior = _restricted(prior, states)
+        self.schedule: Schedule = schedule
+        self.calibration_order: CalibrationOrder = calibration_order
+        self.calibration = MarginCalibration(recipe.alpha, sigma_min, initial)
+
+    def __call__(
+        self,
+        margin: Tensor,
+        progress: float,
+        micro_batch: tuple[int, int] = (0, 1),
+        update: bool = True,
+    ) -> Routing:
+        """Route the margins of a micro-batch, [B].
+
+        Args:
+            margin: m = beta * Delta, [B]; read detached.
+            progress: completed share of training in [0, 1].
+            micro_batch: (index, count) of this forward among those of the optimizer step.
+            update: False for evaluation: score with the committed EMA and change nothing.
+        """
+        index, count = micro_batch
+        calibration = self.calibration
+        average = None
+        if update:
+            calibration.observe(margin)
+            order = self.calibration_order
+            if order == "update-first" or (order == "auto" and count == 1):
+                average = calibration.preview()
+        routing = self._route(margin, progress, average)
+        if update and index == count - 1:
+            calibration.commit(average)
+        return routing
+
+    def _route(self, margin: Tensor, progress: float, average: Tensor | None) -> Routing:
+        z = self.calibration.standardize(margin, average)
+        q = energies(z, self.prior, self.recipe).softmax(-1)
+        clean, flip, tie = q.unbind(-1)
+        certainty = confidence(q, self.recipe.kappa)
+        return Routing(z, clean, flip, tie, certainty, self.strength(progress) * certainty)
+
+    def strength(self, progress: float) -> float:
+        """gamma_t of this router's recipe and schedule at `progress`; see `correction_strength`."""
+        return correction_strength(progress, self.recipe, self.schedule)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs: the EMA. gamma_t follows from progress."""
+        return {"calibration": self.calibration.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; ValueError where it is something else."""
+        if "calibration" not in state:
+            raise ValueError(f"This is no state of a router: {dict(state)!r}.")
+        self.calibration.load_state_dict(state["calibration"])
+
+
+def _restricted(
+    prior: tuple[float, float, float], states: tuple[str, ...]
+) -> tuple[float, float, float]:
+    if len(prior) != 3 or any(not (0 <= p <= 1) for p in prior):
+        raise ValueError(f"The prior is three weights in [0, 1]: clean, flip, tie; got {prior}.")
+    if abs(sum(prior) - 1) > 1e-6:
+        raise ValueError(f"The prior of clean, flip and tie must sum to 1; {prior} does not.")
+    unknown = set(states) - {"clean", "flip", "tie"}
+    if unknown or "clean" not in states:
+        raise ValueError(f"states are among clean, flip, tie and include clean; got {states}.")
+    kept = [p if s in states else 0.0 for p, s in zip(prior, ("clean", "flip", "tie"), strict=True)]
+    total = sum(kept)
+    if total == 0:
+        raise ValueError(f"The states {states} have no prior weight in {prior}.")
+    return kept[0] / total, kept[1] / total, kept[2] / total

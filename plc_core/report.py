@@ -1,0 +1,51 @@
+"""An executed notebook as one HTML file that opens without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert import HTMLExporter
+from nbconvert.preprocessors import Preprocessor
+from plotly import io as plotly_io
+from plotly.offline import get_plotlyjs
+
+_FIGURE = "application/vnd.plotly.v1+json"
+
+
+def write_report(notebook: Path, html: Path) -> None:
+    """Write the outputs and texts of an executed notebook, without its code, to `html`.
+
+    Interactive figures keep working: plotly's script is put into the file once.
+    """
+    exporter = HTMLExporter(
+        exclude_input=True,
+        exclude_output_prompt=True,
+        # Both would be fetched from elsewhere whenever the report is opened.
+        mathjax_url="",
+        require_js_url="",
+    )
+    exporter.register_preprocessor(_Figures, enabled=True)
+    content = nbformat.read(notebook, as_version=4)
+    body, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.parent.name}})
+    script = f"<script>{get_plotlyjs()}</script></head>"
+    html.write_text(body.replace("</head>", script, 1), encoding="utf-8")
+
+
+class _Figures(Preprocessor):
+    def preprocess_cell(self, cell: Any, resources: Any, index: int) -> tuple[Any, Any]:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if _FIGURE in data:
+                figure = plotly_io.from_json(_as_json(data[_FIGURE]), skip_invalid=True)
+                data["text/html"] = plotly_io.to_html(
+                    figure, full_html=False, include_plotlyjs=False, config={"responsive": True}
+                )
+                del data[_FIGURE]
+        return cell, resources
+
+
+def _as_json(figure: dict[str, Any]) -> str:
+    return json.dumps({"data": figure.get("data", []), "layout": figure.get("layout", {})})

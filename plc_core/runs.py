@@ -1,0 +1,349 @@
+"""The run folder: the only contract between training, notebooks and the app.
+
+`runs/<name>/` holds everything that can be said about one run, as plain files:
+
+    run.json            parameters, data, model, versions, hardware, `schema`
+    status.json         queued | running | done | failed | killed, with a heartbeat
+    metrics.parquet     one row an optimizer step
+    pairs.parquet       one row a training pair: id, texts, scores, markers
+    visits/*.parquet    one row a pair and visit: margin, z, q, confidence, weight, log-probs
+    generations/        responses to held-out prompts     judgements/   their rewards
+    checkpoints/        the trainer's                     notebook.ipynb, report.html
+
+Every file is replaced atomically, so a reader sees the old one or the new one and never half of
+one; a run can be read while it goes on and after it died. No torch here, and no pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
+
+SCHEMA = 1
+HEARTBEAT_SECONDS = 5.0
+STALE_SECONDS = 120.0
+"""A run on another machine counts as killed when its heartbeat is older than this."""
+
+TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata")
+"""Columns of pairs.parquet that are read for the pair on the screen only."""
+
+VISITS_SCHEMA = pa.schema(
+    [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
+    + [
+        (name, pa.float32())
+        for name in [
+            "margin",
+            "z",
+            "q_clean",
+            "q_flip",
+            "q_tie",
+            "confidence",
+            "weight",
+            "policy_chosen",
+            "policy_rejected",
+            "reference_chosen",
+            "reference_rejected",
+        ]
+    ]
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,127}")
+
+
+def resolve(root: Path | str, name: str) -> Path:
+    """The folder of the run `name` below `root`; RunError for a name that could leave `root`."""
+    if not _NAME.fullmatch(name):
+        raise RunError(
+            f"The run name {name!r} is not usable: use letters, digits and . _ = + -, starting "
+            "with a letter or digit, at most 128 characters."
+        )
+    base = Path(root).resolve()
+    path = base / name
+    if path.resolve().parent != base:
+        raise RunError(f"The run {name!r} leads outside {base}; it was not opened.")
+    return path
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a list of runs shows of one folder; `problem` is a sentence where it cannot be read."""
+
+    name: str
+    path: Path
+    kind: str = "?"
+    state: str = "?"
+    problem: str | None = None
+    created: str | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    heartbeat: str | None = None
+    reason: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def list_runs(root: Path | str) -> list[RunSummary]:
+    """Every folder below `root`, newest first; a broken one is listed with its problem."""
+    root = Path(root)
+    if not root.is_dir():
+        return []
+    folders = [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    found = [_summarise(root, folder) for folder in folders]
+    return sorted(found, key=lambda s: (s.created or "", s.name), reverse=True)
+
+
+def _summarise(root: Path, folder: Path) -> RunSummary:
+    try:
+        run = open_run(resolve(root, folder.name))
+        status = run.status
+        return RunSummary(
+            name=folder.name,
+            path=folder,
+            kind=str(run.info.get("kind", "?")),
+            state=str(status.get("state", "?")),
+            created=run.info.get("created"),
+            step=status.get("step"),
+            total_steps=status.get("total_steps"),
+            heartbeat=status.get("heartbeat"),
+            reason=status.get("reason"),
+            config=run.info.get("config") or {},
+        )
+    except RunError as error:
+        return RunSummary(name=folder.name, path=folder, problem=str(error))
+
+
+def create_run(
+    root: Path | str, name: str, info: Mapping[str, Any], replace_analysis: bool = False
+) -> Run:
+    """Make the folder of a new run and write run.json; RunError where the name is taken.
+
+    With `replace_analysis`, the folder of an earlier analysis, which holds only what was derived
+    from other runs, is removed first.
+    """
+    path = resolve(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if replace_analysis and path.is_dir() and open_run(path).info.get("kind") == "analysis":
+        shutil.rmtree(path)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        raise RunError(
+            f"A run named {name!r} exists in {path.parent}; nothing was changed. Choose another "
+            "name, or delete that folder yourself."
+        ) from None
+    info = {"schema": SCHEMA, "name": name, "created": _now(), **info}
+    write_json(path / "run.json", info)
+    run = Run(path, info)
+    run.set_status(state="queued")
+    return run
+
+
+def open_run(path: Path | str) -> Run:
+    """The run in folder `path`; RunError where it is missing, empty, half-written or too new."""
+    path = Path(path)
+    if not path.is_dir():
+        raise RunError(f"There is no run folder at {path}.")
+    info = read_json(path / "run.json")
+    schema = info.get("schema")
+    if schema != SCHEMA:
+        raise RunError(
+            f"{path / 'run.json'} has schema {schema!r}, and this version reads schema {SCHEMA}; "
+            "update plc_core, or open the run with the version that wrote it."
+        )
+    return Run(path, info)
+
+
+class Run:
+    """One run folder. Make it with `create_run`, reopen it with `open_run`."""
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        self.path = path
+        self.info = info
+        self._status_lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    # ---- status -------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """status.json, with state "killed" where the process that was running is gone."""
+        status = read_json(self.path / "status.json")
+        if status.get("state") == "running" and _is_gone(status):
+            return status | {
+                "state": "killed",
+                "reason": "the process stopped without a word (killed, out of memory, or power)",
+            }
+        return status
+
+    def set_status(self, **changes: Any) -> None:
+        """Change some fields of status.json and refresh the heartbeat."""
+        with self._status_lock:
+            path = self.path / "status.json"
+            status = read_json(path) if path.exists() else {}
+            write_json(path, status | {"heartbeat": _now()} | changes)
+
+    @contextlib.contextmanager
+    def running(self, phase: str) -> Iterator[None]:
+        """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed."""
+        self.set_status(
+            state="running",
+            phase=phase,
+            reason=None,
+            started=_now(),
+            finished=None,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+        stop = threading.Event()
+
+        def beat() -> None:
+            while not stop.wait(HEARTBEAT_SECONDS):
+                with contextlib.suppress(RunError, OSError):
+                    self.set_status()
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        state, reason = "done", None
+        try:
+            yield
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            state = "killed" if interrupted else "failed"
+            reason = (
+                "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
+            )
+            raise
+        finally:
+            stop.set()
+            thread.join()
+            self.set_status(state=state, reason=reason, finished=_now())
+
+    def update_info(self, **changes: Any) -> None:
+        """Add what only became known after the folder was made to run.json."""
+        self.info = self.info | changes
+        write_json(self.path / "run.json", self.info)
+
+    # ---- writing ------------------------------------------------------------------------------
+
+    def write_pairs(self, table: pa.Table) -> None:
+        """Write pairs.parquet."""
+        write_table(self.path / "pairs.parquet", table)
+
+    def append_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add one row an optimizer step to metrics.parquet."""
+        if rows:
+            frame = pd.concat([self.metrics(), pd.DataFrame(rows)], ignore_index=True)
+            write_table(
+                self.path / "metrics.parquet", pa.Table.from_pandas(frame, preserve_index=False)
+            )
+
+    def append_visits(self, columns: Mapping[str, Iterable[Any]]) -> None:
+        """Add the visits of some whole steps as one file named after them."""
+        table = pa.table(dict(columns), schema=VISITS_SCHEMA)
+        if table.num_rows:
+            steps = table["step"].to_numpy()
+            folder = self.path / "visits"
+            folder.mkdir(exist_ok=True)
+            write_table(folder / f"{steps.min():08d}-{steps.max():08d}.parquet", table)
+
+    def truncate_after(self, steps: int) -> None:
+        """Forget metrics and visits of step `steps` and later: a resumed run makes them again."""
+        kept = self.metrics()
+        if len(kept):
+            kept = kept[kept["step"] < steps]
+            write_table(
+                self.path / "metrics.parquet", pa.Table.from_pandas(kept, preserve_index=False)
+            )
+        for part in self._visit_files():
+            table = read_table(part)
+            kept_rows = table.filter(pads.field("step") < steps)
+            if kept_rows.num_rows == table.num_rows:
+                continue
+            # The new name ends at an earlier step: written first, so that a kill loses nothing.
+            self.append_visits(kept_rows.to_pydict())
+            part.unlink()
+
+    # ---- reading ------------------------------------------------------------------------------
+
+    def metrics(self) -> pd.DataFrame:
+        """One row an optimizer step; empty while there is none."""
+        path = self.path / "metrics.parquet"
+        return read_table(path).to_pandas() if path.exists() else pd.DataFrame()
+
+    def pairs(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The training pairs; without `columns`, all but the texts."""
+        path = self.path / "pairs.parquet"
+        if not path.exists():
+            raise RunError(f"The run {self.name!r} has no pairs.parquet yet.")
+        if columns is None:
+            columns = [c for c in table_names(path) if c not in TEXT_COLUMNS]
+        return read_table(path, list(columns)).to_pandas()
+
+    def pair(self, pair_id: str) -> dict[str, Any]:
+        """One pair with its texts; RunError for an id that this run does not have."""
+        rows = read_table(
+            self.path / "pairs.parquet", filters=[("pair_id", "=", pair_id)]
+        ).to_pylist()
+        if not rows:
+            raise RunError(f"The run {self.name!r} has no pair {pair_id!r}.")
+        return rows[0]
+
+    def visits(
+        self, columns: Sequence[str] | None = None, pair_id: str | None = None
+    ) -> pd.DataFrame:
+        """The visits in training order, of all pairs or of one; empty while there are none."""
+        names = list(columns) if columns is not None else VISITS_SCHEMA.names
+        files = [str(f) for f in self._visit_files()]
+        if not files:
+            return VISITS_SCHEMA.empty_table().select(names).to_pandas()
+        dataset = pads.dataset(files, schema=VISITS_SCHEMA, format="parquet")
+        chosen = pads.field("pair_id") == pair_id if pair_id is not None else None
+        try:
+            return dataset.to_table(columns=names, filter=chosen).to_pandas()
+        except (OSError, pa.ArrowException) as error:
+            raise RunError(f"The visits of the run {self.name!r} cannot be read: {error}") from None
+
+    def table(self, relative: str) -> pd.DataFrame:
+        """Another Parquet file of the run by its path, as `judgements/gold-world.parquet`."""
+        path = self.path / relative
+        if not path.exists():
+            raise RunError(f"The run {self.name!r} has no {relative}.")
+        return read_table(path).to_pandas()
+
+    def _visit_files(self) -> list[Path]:
+        return sorted((self.path / "visits").glob("[0-9]*.parquet"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _is_gone(status: Mapping[str, Any]) -> bool:
+    try:
+        heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
+        if (datetime.now(UTC) - heartbeat).total_seconds() > STALE_SECONDS:
+            return True
+        if status.get("host") == socket.gethostname():
+            os.kill(int(status["pid"]), 0)
+    except (ProcessLookupError, TypeError, ValueError, KeyError):
+        return True
+    except PermissionError:
+        return False
+    return False
