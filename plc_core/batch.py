@@ -74,7 +74,11 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
 
 def _execute(notebook: Path, executed: Path, parameters: dict[str, Any]) -> None:
     # The kernel inherits the environment; bars in it would fill the notebook line by line.
-    environment = {BATCH_VARIABLE: "1", "PLOTLY_RENDERER": "plotly_mimetype"}
+    environment = {
+        BATCH_VARIABLE: "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PLOTLY_RENDERER": "plotly_mimetype",
+    }
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -204,33 +208,30 @@ class _Job:
             self.process = subprocess.Popen(
                 [*command, "--quiet"], stdout=log, stderr=subprocess.STDOUT, env=dict(environment)
             )
-        self.bar = tqdm(
-            total=1,
-            desc=f"{values['name']}: starting",
-            bar_format="{desc}{bar:20} {percentage:3.0f}% {elapsed}",
-        )
+        self.bar = tqdm(total=1, bar_format="{desc:44}{bar:24}{percentage:4.0f} % {elapsed}")
+        self._show("starting", 0, 1)
 
     def finished(self) -> bool:
-        ended = self.process.poll() is not None
-        try:
-            status = open_run(self.run_folder).status
-        except RunError:
-            status = {}
-        name = self.run_folder.name
-        if ended:
-            self.bar.total = self.bar.n = 1
-            self.bar.set_description_str(
-                f"{name}: {'done' if not self.process.returncode else 'failed'}"
-            )
+        """Whether the process has ended; brings the bar up to date."""
+        if self.process.poll() is not None:
+            self._show("failed" if self.process.returncode else "done", 1, 1)
             self.bar.close()
-        elif status.get("total"):
-            self.bar.total, self.bar.n = status["total"], status.get("done", 0)
-            self.bar.set_description_str(f"{name}: {status.get('phase', '')}")
-        else:
-            self.bar.refresh()
-        return ended
+            return True
+        with contextlib.suppress(RunError):
+            status = open_run(self.run_folder).status
+            if status.get("total"):
+                self._show(str(status.get("phase")), status.get("done", 0), status["total"])
+        return False
+
+    def _show(self, phase: str, done: int, total: int) -> None:
+        text = f"{self.run_folder.name}: {phase}"
+        # Where nobody watches, as in a log file, a line a phase is enough.
+        if sys.stderr.isatty() or text != self.bar.desc:
+            self.bar.total, self.bar.n = total, done
+            self.bar.set_description_str(text)
 
     def errors(self) -> list[str]:
+        """The last line that a failed process said, behind the run's name."""
         if not self.process.returncode:
             return []
         said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

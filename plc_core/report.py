@@ -12,6 +12,18 @@ from nbconvert.preprocessors import Preprocessor
 from plotly import io as plotly_io
 from plotly.offline import get_plotlyjs
 
+_STYLE = """
+body.jp-Notebook { max-width: 1080px; margin: 0 auto; padding: 24px 16px 64px; }
+.jp-InputPrompt, .jp-OutputPrompt { display: none; }
+.jp-OutputArea-child { display: block; }
+.jp-OutputArea-output { display: block; width: 100%; }
+.jp-OutputArea-output pre { white-space: pre-wrap; }
+.jp-RenderedHTMLCommon h2 { margin-top: 1.2em; }
+.jp-RenderedHTMLCommon table { font-size: 13px; margin-left: 0; }
+.jp-RenderedHTMLCommon table th, .jp-RenderedHTMLCommon table td {
+  text-align: left !important; white-space: pre-line; vertical-align: top;
+}
+"""
 _FIGURE = "application/vnd.plotly.v1+json"
 
 
@@ -30,8 +42,8 @@ def write_report(notebook: Path, html: Path) -> None:
     exporter.register_preprocessor(_Figures, enabled=True)
     content = nbformat.read(notebook, as_version=4)
     body, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.parent.name}})
-    script = f"<script>{get_plotlyjs()}</script></head>"
-    html.write_text(body.replace("</head>", script, 1), encoding="utf-8")
+    head = f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>"
+    html.write_text(body.replace("</head>", head, 1), encoding="utf-8")
 
 
 class _Figures(Preprocessor):
@@ -41,7 +53,10 @@ class _Figures(Preprocessor):
             if _FIGURE in data:
                 figure = plotly_io.from_json(_as_json(data[_FIGURE]), skip_invalid=True)
                 data["text/html"] = plotly_io.to_html(
-                    figure, full_html=False, include_plotlyjs=False, config={"responsive": True}
+                    figure,
+                    full_html=False,
+                    include_plotlyjs=False,
+                    config={"responsive": True, "displayModeBar": False},
                 )
                 del data[_FIGURE]
         return cell, resources

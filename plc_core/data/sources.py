@@ -35,10 +35,10 @@ def load_pairs(path: Path | str, limit: int | None = None) -> Pairs:
     first = next(rows, None)
     if first is None:
         raise DataError(f"{path} has no rows.")
-    _check_columns(path, first)
     pairs = pairs_from_rows(islice(chain([first], rows), limit), source=path.name)
     if not len(pairs):
-        raise DataError(f"No row of {path} can be used as a pair.\n{pairs.report()}")
+        hint = _missing_fields(first)
+        raise DataError(f"No row of {path} can be used as a pair. {hint}\n{pairs.report()}")
     return pairs
 
 
@@ -72,10 +72,11 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}, after row {number}: the file is damaged ({error}).") from None
 
 
-def _check_columns(path: Path, row: dict[str, Any]) -> None:
+def _missing_fields(row: dict[str, Any]) -> str:
+    hints = []
     for name in ("chosen", "rejected"):
-        if name in row:
-            continue
-        near = difflib.get_close_matches(name, row, n=1)
-        hint = f" Is it {near[0]!r}?" if near else ""
-        raise DataError(f"{path}, row 1 has no field {name!r}; it has {', '.join(row)}.{hint}")
+        if name not in row:
+            near = difflib.get_close_matches(name, row, n=1)
+            hint = f"; is it {near[0]!r}?" if near else "."
+            hints.append(f"Row 1 has no field {name!r}, only {', '.join(row)}{hint}")
+    return " ".join(hints)

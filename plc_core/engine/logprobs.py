@@ -14,7 +14,7 @@ from plc_core.engine.packing import PairCollator, attention_mask
 
 
 def pair_logps(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """log pi(chosen | prompt) and log pi(rejected | prompt), token sums: [B] each, fp32 nats.
+    """log pi(chosen | prompt) and log pi(rejected | prompt), token sums: [B] each, >= fp32, nats.
 
     Args:
         model: a Hugging Face decoder with `sdpa` attention, possibly wrapped for training.
@@ -27,7 +27,9 @@ def pair_logps(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, T
             position_ids=batch["position_ids"],
             use_cache=False,
         ).logits
-    token_logps = -cross_entropy(logits.float(), batch["targets"], reduction="none")
+    # At least fp32: in bfloat16 a sum over a response would be off by whole nats.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    token_logps = -cross_entropy(logits, batch["targets"], reduction="none")
     sums = torch.segment_reduce(token_logps, "sum", lengths=batch["lengths"])
     chosen, rejected = sums.view(-1, 2).unbind(1)
     return chosen, rejected

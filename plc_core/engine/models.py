@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from typing import Any
 
 import torch
@@ -72,7 +73,10 @@ def add_lora(policy: PreTrainedModel, rank: int, alpha: int) -> PeftModel:
     config = LoraConfig(
         r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    adapted = get_peft_model(policy, config)
+    with warnings.catch_warnings():
+        # peft 0.21 asks for a property by the name that transformers 5.24 is about to drop.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`")
+        adapted = get_peft_model(policy, config)
     # Adapters stay in fp32: at a learning rate of 1e-5 their updates vanish in bfloat16.
     for parameter in adapted.parameters():
         if parameter.requires_grad:

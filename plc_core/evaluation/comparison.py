@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from plc_core.analysis.audit import flip_ranking, routing_by_state
+from plc_core.analysis.audit import flip_ranking, join_last_visits, routing_by_state
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
 from plc_core.evaluation.win_rate import WinRate, win_rate
 from plc_core.files import RunError, project_path
@@ -143,6 +143,27 @@ def summary_table(runs: Sequence[Run], baseline: Run) -> pd.DataFrame:
     table = pd.DataFrame(columns).fillna("–")
     order = [name for column in columns.values() for name in column]
     return table.loc[sorted(table.index, key=lambda name: _place(name, order))]
+
+
+def suspicious_pairs(run: Run, count: int = 5) -> pd.DataFrame:
+    """The pairs with the largest q_flip at their last visit, with their texts and the truth."""
+    joined = join_last_visits(run.visits(), run.pairs()).nlargest(count, "q_flip")
+    rows = []
+    for seen in joined.to_dict("records"):
+        pair = run.pair(seen["pair_id"])
+        rows.append(
+            {
+                "pair": seen["pair_id"],
+                "prompt": pair["prompt"][-1]["content"],
+                "labelled as better": pair["chosen"],
+                "labelled as worse": pair["rejected"],
+                "gold rewards": f"{pair['score_chosen']} / {pair['score_rejected']}",
+                "z": round(seen["z"], 2),
+                "q_flip": round(seen["q_flip"], 3),
+                "the truth": pair["oracle_state"],
+            }
+        )
+    return pd.DataFrame(rows).set_index("pair")
 
 
 def _place(name: str, order: list[str]) -> tuple[int, int]:

@@ -1,0 +1,93 @@
+"""Pair texts as safe HTML: shown literally, with the words that differ marked."""
+
+from __future__ import annotations
+
+import re
+import string
+from difflib import SequenceMatcher
+from html import escape
+
+MOST_WORDS = 1500
+"""Longer answers are shown unmarked: comparing words takes time with the product of the lengths."""
+
+STYLE = """<style>
+.plc-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
+  max-height: 24rem; overflow-y: auto; line-height: 1.5; padding: .6rem .8rem;
+  border: 1px solid rgba(128,128,128,.3); border-radius: .4rem}
+.plc-text mark {background: rgba(201,138,0,.22); color: inherit; border-radius: .2rem;
+  text-decoration: underline; text-decoration-thickness: 1px; text-underline-offset: 3px}
+.plc-role {font-size: .8rem; opacity: .7; margin: .5rem 0 .15rem}
+.plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;
+  border: 1px solid rgba(128,128,128,.5); padding: 0 .15rem}
+.plc-none {opacity: .6; font-style: italic}
+</style>"""
+
+# Characters without a shape of their own, bidirectional overrides (which could make a text read as
+# another one), and lone surrogates: each is shown by its code. Joiners stay, as scripts need them.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def literal(text: str) -> str:
+    """`text` as HTML that shows exactly its characters, unseen ones as small boxed codes."""
+    return _UNSEEN.sub(lambda m: f'<span class="plc-code">{_code(m[0])}</span>', escape(text))
+
+
+def plain(text: str) -> str:
+    """`text` as Markdown that shows exactly its characters, on one line."""
+    one_line = _UNSEEN.sub(lambda m: _code(m[0]), " ".join(text.split()))
+    return "".join(f"\\{c}" if c in string.punctuation else c for c in one_line)
+
+
+def block(html: str) -> str:
+    """A scrolling box around the literal text `html`."""
+    return f'<div class="plc-text" dir="auto">{html}</div>'
+
+
+def turn(role: str, text: str) -> str:
+    """One prompt turn: the role above its text."""
+    return f'<div class="plc-role">{literal(role)}</div>{block(literal(text) or _none("empty"))}'
+
+
+def marked(chosen: str | None, rejected: str | None) -> tuple[str, str]:
+    """Both answers as boxes; words that the other one lacks at that place are marked."""
+    lengths = [len((text or "").split()) for text in (chosen, rejected)]
+    if chosen and rejected and min(lengths) > 0 and max(lengths) <= MOST_WORDS:
+        left, right = _words_apart(chosen), _words_apart(rejected)
+        matcher = SequenceMatcher(None, left[::2], right[::2], autojunk=False)
+        same = matcher.get_matching_blocks()
+        return (
+            block(_join(left, {i for m in same for i in range(m.a, m.a + m.size)})),
+            block(_join(right, {i for m in same for i in range(m.b, m.b + m.size)})),
+        )
+    return block(_plain(chosen)), block(_plain(rejected))
+
+
+def _words_apart(text: str) -> list[str]:
+    """Words and the white space between them in turn, beginning with a word (maybe empty)."""
+    return re.split(r"(\s+)", text)
+
+
+def _join(parts: list[str], same: set[int]) -> str:
+    shown = []
+    for place, part in enumerate(parts):
+        differs = place % 2 == 0 and part and place // 2 not in same
+        shown.append(f"<mark>{literal(part)}</mark>" if differs else literal(part))
+    return "".join(shown)
+
+
+def _plain(text: str | None) -> str:
+    if text is None:
+        return _none("missing")
+    if not text:
+        return _none("empty")
+    return literal(text) if text.strip() else literal(text) + _none("only white space")
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _none(what: str) -> str:
+    return f'<span class="plc-none">({what})</span>'

@@ -1,0 +1,28 @@
+"""Offline, with a cache of its own, and no run of the user's touched."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
+}
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """One cache for the whole session: what one test samples, the next one reuses."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("PLC_CACHE")
+    os.environ["PLC_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["PLC_CACHE"]
+    else:
+        os.environ["PLC_CACHE"] = before

@@ -1,0 +1,238 @@
+"""Write a small synthetic run folder, seeded, in exactly the shape that training writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from plc_core.files import write_json, write_table
+from plc_core.runs import VISITS_SCHEMA
+
+PAIRS_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.string()),
+        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+        ("chosen", pa.string()),
+        ("rejected", pa.string()),
+        ("score_chosen", pa.float64()),
+        ("score_rejected", pa.float64()),
+        ("source", pa.string()),
+        ("split", pa.string()),
+        ("flipped", pa.bool_()),
+        ("oracle_state", pa.string()),
+        ("metadata", pa.string()),
+    ]
+)
+
+NASTY_TEXTS = (
+    ("", ""),
+    ("same", "same"),
+    ("<script>document.title='owned'</script>", "<b>bold</b> & <img src=x onerror=alert(1)>"),
+    ("**stars** _under_ # head\n- item", "$\\frac{a}{b}$ and $x$ costs 5$ :red[no]"),
+    ("a NUL \0 inside", "an escape \x1b[31m and a bell \a"),
+    ("😀😀😀", "\u200bשלום\u200f \u202eلا"),
+    ("one\r\ntwo\r\n", "one\ntwo\n"),
+    ("```python\nprint('</pre>')\n```", "   \n\t "),
+    ("word " * 8000, "x"),
+)
+
+
+def write_fake_run(
+    root: Path,
+    name: str,
+    *,
+    pairs: int = 200,
+    epochs: int = 1,
+    batch: int = 10,
+    oracle: bool = True,
+    scores: bool = True,
+    flip_rate: float = 0.3,
+    state: str = "done",
+    seed: int = 0,
+    sources: tuple[str, ...] = ("world",),
+    texts: tuple[tuple[str, str], ...] = (),
+    **config: Any,
+) -> Path:
+    """Write `root/name` and return it; `texts` are the answers of the first pairs."""
+    rng = np.random.default_rng(seed)
+    path = root / name
+    (path / "visits").mkdir(parents=True)
+    gap = np.round(np.abs(rng.normal(0, 2, pairs)) * 4) / 4
+    flipped = rng.random(pairs) < flip_rate
+    state_of = np.where(gap <= 0.25, "tie", np.where(flipped, "flip", "clean"))
+    ids = [hashlib.sha256(f"{seed}-{i}".encode()).hexdigest()[:16] for i in range(pairs)]
+    low = rng.normal(0, 1, pairs).round(2)
+    answers = [_answers(i, texts) for i in range(pairs)]
+    table = {
+        "pair_id": ids,
+        "prompt": [_prompt(i) for i in range(pairs)],
+        "chosen": [chosen for chosen, _ in answers],
+        "rejected": [rejected for _, rejected in answers],
+        "score_chosen": np.where(flipped, low, low + gap) if scores else [None] * pairs,
+        "score_rejected": np.where(flipped, low + gap, low) if scores else [None] * pairs,
+        "source": [sources[i % len(sources)] for i in range(pairs)],
+        "split": ["train"] * pairs,
+        "flipped": flipped,
+        "oracle_state": state_of if oracle else [None] * pairs,
+        "metadata": ["{}"] * pairs,
+    }
+    write_table(path / "pairs.parquet", pa.table(table, schema=PAIRS_SCHEMA))
+
+    steps_per_epoch = -(-pairs // batch)
+    total = steps_per_epoch * epochs
+    kept = total if state == "done" else total // 2
+    visits = _visits(rng, ids, np.where(flipped, -gap, gap), epochs, batch, total)
+    visits = visits[visits["step"] < kept]
+    for part in range(0, kept, 50):
+        rows = visits[(visits["step"] >= part) & (visits["step"] < part + 50)]
+        steps = rows["step"]
+        write_table(
+            path / "visits" / f"{steps.min():08d}-{steps.max():08d}.parquet",
+            pa.Table.from_pandas(rows, schema=VISITS_SCHEMA, preserve_index=False),
+        )
+    metrics = _metrics(rng, visits, total)
+    write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
+    write_json(path / "run.json", _info(name, pairs, flip_rate, seed, config))
+    write_json(path / "status.json", _status(state, kept, total))
+    return path
+
+
+def write_broken_runs(root: Path) -> None:
+    """Four folders that cannot be opened: empty, half-written, unknown schema, no object."""
+    (root / "empty").mkdir(parents=True)
+    (root / "half").mkdir()
+    (root / "half" / "run.json").write_text('{"schema": 1, "name": "ha')
+    (root / "newer").mkdir()
+    (root / "newer" / "run.json").write_text(json.dumps({"schema": 99, "name": "newer"}))
+    (root / "listed").mkdir()
+    (root / "listed" / "run.json").write_text("[]")
+
+
+def _answers(number: int, texts: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    if number < len(texts):
+        return texts[number]
+    return (
+        f"its size is tiny . its colour is red . hope this helps . answer {number}",
+        f"um , its colour is red . its size is large . my cousin says hello . answer {number}",
+    )
+
+
+def _prompt(number: int) -> list[dict[str, str]]:
+    return [
+        {"role": "system", "content": "Answer in the requested order."},
+        {
+            "role": "user",
+            "content": f"describe kettle {number} : cover size , colour . skip weight",
+        },
+    ]
+
+
+def _visits(
+    rng: np.random.Generator,
+    ids: list[str],
+    signal: np.ndarray,
+    epochs: int,
+    batch: int,
+    total: int,
+) -> pd.DataFrame:
+    order = np.concatenate([rng.permutation(len(ids)) for _ in range(epochs)])
+    steps_per_epoch = total // epochs
+    within = np.tile(np.arange(len(ids)) // batch, epochs)
+    epoch = np.repeat(np.arange(epochs), len(ids))
+    step = within + epoch * steps_per_epoch
+    margin = (0.4 * signal[order] + rng.normal(0, 0.8, len(order))) * (0.2 + step / total)
+    z = (margin - margin.mean()) / margin.std()
+    # The aggressive recipe: prior (0.80, 0.08, 0.12), temperatures 0.55 and 1.15.
+    energy = np.log([0.80, 0.08, 0.12]) + np.stack([z / 0.55, -z / 0.55, -np.abs(z) / 1.15], 1)
+    q = np.exp(energy - energy.max(1, keepdims=True))
+    q /= q.sum(1, keepdims=True)
+    confidence = np.clip((q.max(1) - 1 / 3) / (2 / 3), 0, None) ** 0.8
+    return pd.DataFrame(
+        {
+            "pair_id": np.asarray(ids)[order],
+            "step": step.astype(np.int32),
+            "epoch": epoch + within / steps_per_epoch,
+            "margin": margin,
+            "z": z,
+            "q_clean": q[:, 0],
+            "q_flip": q[:, 1],
+            "q_tie": q[:, 2],
+            "confidence": confidence,
+            "weight": 0.85 * step / total * confidence,
+            "policy_chosen": -40 + margin,
+            "policy_rejected": -41.0,
+            "reference_chosen": -40.0,
+            "reference_rejected": -41.0,
+        }
+    )
+
+
+def _metrics(rng: np.random.Generator, visits: pd.DataFrame, total: int) -> pd.DataFrame:
+    means = visits.groupby("step")[["q_clean", "q_flip", "q_tie", "weight", "margin"]].mean()
+    metrics = means.rename(columns={"weight": "weight_mean", "margin": "margin_mean"}).reset_index()
+    step = metrics["step"]
+    deviation = visits.groupby("step")["margin"].std().fillna(0).to_numpy()
+    return metrics.assign(
+        epoch=step / total,
+        loss=0.69 - 0.2 * step / total + rng.normal(0, 0.02, len(step)),
+        learning_rate=5e-4,
+        grad_norm=1.0,
+        margin_std=deviation,
+        ema_mean=metrics["margin_mean"].expanding().mean(),
+        ema_std=pd.Series(deviation).expanding().mean(),
+        gamma=(0.85 * (step / total - 0.07) / 0.93).clip(lower=0),
+        accuracy=0.6,
+        seconds=0.2,
+        pairs_per_second=50.0,
+        floor_bound=0,
+    )
+
+
+def _info(
+    name: str, pairs: int, flip_rate: float, seed: int, config: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "name": name,
+        "kind": "training",
+        "created": f"2026-01-{seed % 28 + 1:02d}T10:00:00+00:00",
+        "config": {
+            "name": name,
+            "objective": "plc",
+            "recipe": "aggressive",
+            "beta": 0.2,
+            "flip_rate": flip_rate,
+            "seed": seed,
+        }
+        | config,
+        "data": {"source": "world", "rows": pairs, "fingerprint": "f" * 16, "dropped": 0},
+        "model": {"name": "world-sft", "weights_hash": "a" * 16},
+        "calibration_order": "update-first",
+        "versions": {"torch": "2.13.0", "transformers": "5.0.0"},
+        "git": "0" * 12,
+        "hardware": "2 cores",
+    }
+
+
+def _status(state: str, step: int, total: int) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "state": state,
+        "heartbeat": now,
+        "started": now,
+        "finished": now if state in {"done", "failed"} else None,
+        "step": step,
+        "total_steps": total,
+        "reason": "OutOfMemoryError: tried to allocate 2 GiB" if state == "failed" else None,
+        "pid": os.getpid(),
+        "host": "elsewhere" if state == "running" else socket.gethostname(),
+    }

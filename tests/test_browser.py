@@ -1,0 +1,145 @@
+"""The app in a real headless Chromium: the main story, clicked through."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.fake_run import write_fake_run
+from tests.paths import ROOT
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def browser_path() -> str:
+    """Chromium's path; without it the test is skipped, or fails where CI is set."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        reason = "no chromium on this machine (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, the newer one first in the list; one of its texts tries to run a script."""
+    root = tmp_path_factory.mktemp("runs")
+    script = "<script>document.title = 'owned'</script> $x$ **b**"
+    texts = ((script, "<img src=x onerror=\"document.title = 'owned'\">"),)
+    write_fake_run(root, "older", seed=1)
+    write_fake_run(root, "newer", seed=2, texts=texts)
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path) -> Iterator[str]:
+    """The address of a Streamlit server on a free loopback port."""
+    browser_path()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", "app/inspector.py"]
+    command += ["--server.port", str(port), "--", "--runs", str(runs)]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for(f"{url}/_stcore/health")
+        yield url
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(150):
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"Streamlit did not answer at {url} within 30 s.")
+
+
+def test_from_the_runs_to_a_pair_and_back_by_its_link(address: str, runs: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    expect = sync_api.expect
+    expect.set_options(timeout=20_000)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
+        page = browser.new_page(viewport={"width": 1366, "height": 900})
+
+        def settled() -> None:
+            expect(page.get_by_test_id("stApp")).to_have_attribute(
+                "data-test-script-state", "notRunning"
+            )
+            expect(page.get_by_test_id("stException")).to_have_count(0)
+
+        def click_row(number: int) -> None:
+            box = page.get_by_test_id("stDataFrame").first.bounding_box()
+            assert box is not None
+            page.mouse.click(box["x"] + 16, box["y"] + 35 * (number + 1.5))
+
+        page.goto(address)
+        expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+        expect(page.locator(".js-plotly-plot").first).to_be_visible()
+        settled()
+        click_row(1)
+        expect(page).to_have_url(f"{address}/?run=newer&run=older")
+        page.get_by_role("tab", name="Provenance").click()
+        expect(page.get_by_text("Only what differs")).to_be_visible()
+
+        page.get_by_role("link", name="Pairs").click()
+        expect(page.get_by_role("heading", name="Pairs")).to_be_visible()
+        expect(page.get_by_text("200 of 200 pairs")).to_be_visible()
+        settled()
+        click_row(3)
+        expect(page).to_have_url(f"{address}/pairs?run=newer&run=older&pair={_third(runs)}")
+        expect(page.get_by_test_id("stCode").first).to_contain_text(_third(runs))
+        expect(page.locator(".js-plotly-plot")).to_have_count(2)
+        settled()
+
+        page.get_by_role("link", name="Ties").click()
+        expect(page.get_by_text("Mann–Whitney, bottom against top")).to_be_visible()
+        settled()
+
+        page.goto(f"{address}/pairs?run=newer&pair={_ids(runs)[0]}")
+        answers = page.locator(".plc-text")
+        expect(answers.nth(2)).to_have_text("<script>document.title = 'owned'</script> $x$ **b**")
+        page.reload()
+        expect(page.get_by_test_id("stCode").first).to_contain_text(_ids(runs)[0])
+        expect(answers.nth(3)).to_contain_text("<img src=x onerror")
+        settled()
+        assert page.title() != "owned"
+        browser.close()
+
+
+def _ids(runs: Path) -> list[str]:
+    return pd.read_parquet(runs / "newer" / "pairs.parquet", columns=["pair_id"])[
+        "pair_id"
+    ].tolist()
+
+
+def _third(runs: Path) -> str:
+    """The pair in the fourth row of the table, which is sorted by q_flip."""
+    visits = pd.concat(map(pd.read_parquet, sorted((runs / "newer" / "visits").iterdir())))
+    ordered = visits.sort_values(["q_flip", "pair_id"], ascending=[False, True])
+    return str(ordered["pair_id"].iloc[3])

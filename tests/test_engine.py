@@ -1,0 +1,309 @@
+"""From pairs to log-probs: tokens, packed rows, the reference cache, sampling."""
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from plc_core.data import DataError, flip_labels, pairs_from_rows
+from plc_core.data.world import CHECKPOINT
+from plc_core.engine.logprobs import pair_logps, response_logps
+from plc_core.engine.models import ModelError, add_lora, load_policy, weights_hash
+from plc_core.engine.packing import PairCollator, attention_mask
+from plc_core.engine.reference import with_reference
+from plc_core.engine.sampling import generate
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.progress import Progress
+
+PROMPT = "cook soup . cover chop , boil . skip bake ."
+
+
+@pytest.fixture(scope="module")
+def world():
+    return load_policy("world")
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    from plc_core.data.world import sample_prompts, write_response
+
+    rng = __import__("numpy").random.default_rng(0)
+    rows = [
+        {"prompt": p.text, "chosen": write_response(p, rng), "rejected": write_response(p, rng)}
+        for p in sample_prompts(40, seed=5)
+    ]
+    return pairs_from_rows(rows, "test")
+
+
+TINY = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 97,
+}  # fmt: skip
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**TINY)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**TINY, tie_word_embeddings=True)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**TINY, sliding_window=None)),
+}
+SHAPES = [(5, 7, 3), (1, 1, 1), (12, 2, 9), (3, 30, 1), (8, 4, 4)]
+
+
+def random_rows(shapes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    return [
+        {
+            name: torch.randint(97, (size,), generator=generator).tolist()
+            for name, size in zip(names, shape, strict=True)
+        }
+        for shape in shapes
+    ]
+
+
+def plain_logp(model, prompt, response):
+    """One sequence, one forward, the textbook way."""
+    ids = torch.tensor([prompt + response])
+    logps = model(input_ids=ids).logits.float().log_softmax(-1)
+    positions = range(len(prompt) - 1, ids.shape[1] - 1)
+    return sum(logps[0, at, ids[0, at + 1]] for at in positions)
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("row_tokens", [1, 64, 1000])
+def test_packed_log_probs_and_gradients_equal_those_of_plain_forwards(family, row_tokens):
+    torch.manual_seed(0)
+    model = MODELS[family]().eval()
+    rows = random_rows(SHAPES)
+    chosen, rejected = pair_logps(model, PairCollator(row_tokens)(rows))
+    (chosen - 2 * rejected).sum().backward()
+    packed = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    plain = [
+        torch.stack([plain_logp(model, r["prompt_ids"], r[f"{side}_ids"]) for r in rows])
+        for side in ("chosen", "rejected")
+    ]
+    (plain[0] - 2 * plain[1]).sum().backward()
+    torch.testing.assert_close(chosen, plain[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rejected, plain[1], rtol=1e-5, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(packed[name], parameter.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_a_packed_row_spelled_out():
+    # Two pairs in one row: P P | C C | R   and   P | C | R R
+    batch = PairCollator(64)(
+        [
+            {"prompt_ids": [10, 11], "chosen_ids": [20, 21], "rejected_ids": [30]},
+            {"prompt_ids": [12], "chosen_ids": [22], "rejected_ids": [31, 32]},
+        ]
+    )
+    assert batch["input_ids"].tolist() == [[10, 11, 20, 21, 30, 12, 22, 31, 32]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 2, 0, 1, 1, 2]]
+    assert batch["pair"].tolist() == [[0, 0, 0, 0, 0, 1, 1, 1, 1]]
+    assert batch["part"].tolist() == [[0, 0, 1, 1, 2, 0, 1, 2, 2]]
+    assert batch["targets"].tolist() == [20, 21, 30, 22, 31, 32]
+    # The prompt's last token predicts the first token of both responses.
+    assert batch["predict_column"].tolist() == [1, 2, 1, 5, 5, 7]
+    assert batch["lengths"].tolist() == [2, 1, 1, 2]
+    mask = attention_mask(batch["pair"], batch["part"])[0, 0].int()
+    assert mask.tolist() == [
+        [1, 0, 0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 1, 0, 0, 0, 0],  # the rejected response does not see the chosen one
+        [0, 0, 0, 0, 0, 1, 0, 0, 0],
+        [0, 0, 0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0, 1, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1, 0, 1, 1],
+    ]
+
+
+def test_single_responses_score_like_pairs():
+    model = MODELS["llama"]().eval()
+    rows = random_rows(SHAPES)
+    alone = response_logps(
+        model, [r["prompt_ids"] for r in rows], [r["chosen_ids"] for r in rows], PairCollator(50), 2
+    )
+    chosen, _ = pair_logps(model, PairCollator(50)(rows))
+    torch.testing.assert_close(torch.tensor(alone), chosen.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_vocabulary_sees_response_positions_only(world):
+    model, _ = world
+    seen = []
+    handle = model.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, output: seen.append(tuple(output.shape))
+    )
+    pair_logps(model, PairCollator(64)(random_rows([(9, 4, 2), (3, 1, 5)])))
+    handle.remove()
+    assert seen == [(12, 203)]
+
+
+# ---- tokens -------------------------------------------------------------------------------------
+
+
+def test_the_worlds_tokens_are_prompt_answer_and_one_terminator(world):
+    _, tokenizer = world
+    row = {"prompt": PROMPT, "chosen": "then chop it .", "rejected": "then boil it ."}
+    tokens, truncation = tokenize_pairs(pairs_from_rows([row], "test"), tokenizer, 128)
+    texts = {k: tokenizer.decode(tokens[0][k]) for k in tokens.column_names if k != "pair_id"}
+    assert texts == {
+        "prompt_ids": f"<bos> {PROMPT} <ans>",
+        "chosen_ids": "then chop it . <eos>",
+        "rejected_ids": "then boil it . <eos>",
+    }
+    assert truncation.truncated == 0
+
+
+def chat_tokenizer(template):
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "tail",
+    ["", "<eos>", " <eos> ", " <eos>\n", " <eos> <eos>"],
+)
+def test_a_response_ends_with_exactly_one_terminator(tail):
+    tokenizer = chat_tokenizer(
+        "<bos> {% for m in messages %}{% if m.role == 'user' %}{{ m.content }} <ans> "
+        f"{{% else %}}{{{{ m.content }}}} {tail}{{% endif %}}{{% endfor %}}"
+    )
+    row = {"prompt": PROMPT, "chosen": "then chop it .", "rejected": "then boil it ."}
+    tokens, _ = tokenize_pairs(pairs_from_rows([row], "test"), tokenizer, 128)
+    assert tokenizer.decode(tokens[0]["chosen_ids"]) == "then chop it . <eos>"
+    assert tokens[0]["prompt_ids"].count(tokenizer.bos_token_id) == 1
+
+
+@pytest.mark.parametrize("max_length", [4, 7, 16, 24, 40])
+def test_truncation_keeps_the_shared_prompt_and_never_empties_a_response(world, pairs, max_length):
+    _, tokenizer = world
+    tokens, truncation = tokenize_pairs(pairs, tokenizer, max_length)
+    assert truncation.truncated > 0
+    for row in tokens:
+        longest = max(len(row["chosen_ids"]), len(row["rejected_ids"]))
+        assert 0 < len(row["prompt_ids"]) + longest <= max_length
+        assert row["prompt_ids"][-1] == tokenizer.convert_tokens_to_ids("<ans>")
+        assert min(len(row["chosen_ids"]), len(row["rejected_ids"])) > 0
+
+
+def test_pairs_that_truncation_makes_identical_are_named(world):
+    _, tokenizer = world
+    same = "then chop it . then boil it . "
+    rows = [{"prompt": PROMPT, "chosen": same + "then salt it .", "rejected": same + "well"}]
+    pairs = pairs_from_rows(rows, "test")
+    _, truncation = tokenize_pairs(pairs, tokenizer, 12)
+    assert list(truncation.identical) == pairs.dataset["pair_id"][:]
+
+
+def test_a_pair_that_the_template_refuses_is_named(world):
+    _, tokenizer = world
+    turns = [{"role": "system", "content": "be kind"}, {"role": "user", "content": PROMPT}]
+    pairs = pairs_from_rows([{"prompt": turns, "chosen": "well", "rejected": "so"}], "test")
+    with pytest.raises(DataError, match=pairs.dataset["pair_id"][0]):
+        tokenize_pairs(pairs, tokenizer, 64)
+    with pytest.raises(DataError, match="at least 4"):
+        tokenize_pairs(pairs, tokenizer, 3)
+
+
+# ---- reference cache ----------------------------------------------------------------------------
+
+
+def referenced(pairs, world, folder, model=None):
+    policy, tokenizer = world
+    tokens, _ = tokenize_pairs(pairs, tokenizer, 128)
+    return with_reference(tokens, model or policy, folder, PairCollator(256), 16, Progress())
+
+
+def test_the_reference_is_computed_once_and_serves_both_directions(world, pairs, tmp_path):
+    first, record = referenced(pairs, world, tmp_path)
+    assert (record["computed"], record["reused"]) == (len(pairs), 0)
+    again, record = referenced(pairs, world, tmp_path)
+    assert (record["computed"], record["reused"]) == (0, len(pairs))
+    assert again["reference_chosen"][:] == first["reference_chosen"][:]
+    flipped, record = referenced(flip_labels(pairs, 1.0, 0), world, tmp_path)
+    assert record["computed"] == 0
+    assert flipped["reference_rejected"][:] == first["reference_chosen"][:]
+    chosen, _ = pair_logps(world[0], PairCollator(256)(list(first)))
+    torch.testing.assert_close(torch.tensor(first["reference_chosen"][:]), chosen.detach())
+
+
+def test_only_what_is_missing_or_damaged_is_computed_again(world, pairs, tmp_path):
+    part = pairs.with_table(pairs.table.slice(0, 15))
+    referenced(part, world, tmp_path)
+    whole, record = referenced(pairs, world, tmp_path)
+    assert (record["computed"], record["reused"]) == (len(pairs) - 15, 15)
+    victim = max(tmp_path.rglob("*.parquet"), key=lambda p: p.stat().st_size)
+    victim.write_bytes(victim.read_bytes()[:100])
+    repaired, record = referenced(pairs, world, tmp_path)
+    assert record["computed"] in (15, len(pairs) - 15)
+    torch.testing.assert_close(
+        torch.tensor(repaired["reference_chosen"][:]), torch.tensor(whole["reference_chosen"][:])
+    )
+
+
+def test_other_weights_or_another_precision_never_hit_the_cache(world, pairs, tmp_path):
+    referenced(pairs, world, tmp_path)
+    other, _ = load_policy("world")
+    with torch.no_grad():
+        next(other.parameters()).view(-1)[0] += 1e-3
+    _, record = referenced(pairs, world, tmp_path, model=other)
+    assert record["reused"] == 0
+    _, record = referenced(pairs, world, tmp_path, model=load_policy("world", "bf16")[0])
+    assert record["reused"] == 0
+
+
+def test_the_reference_pass_leaves_the_random_state_alone(world, pairs, tmp_path):
+    before = torch.get_rng_state()
+    referenced(pairs, world, tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_are_named_by_their_content(world):
+    assert weights_hash(load_policy("world")[0]) == weights_hash(world[0])
+    assert weights_hash(load_policy("world", "bf16")[0]) != weights_hash(world[0])
+
+
+# ---- models and sampling ------------------------------------------------------------------------
+
+
+def test_fresh_adapters_change_nothing_and_are_all_that_is_trained(world, pairs):
+    policy, tokenizer = load_policy("world")
+    rows = list(tokenize_pairs(pairs, tokenizer, 128)[0])
+    before, _ = pair_logps(policy, PairCollator(256)(rows))
+    adapted = add_lora(policy, rank=4, alpha=4)
+    after, _ = pair_logps(adapted, PairCollator(256)(rows))
+    assert torch.equal(before, after)
+    trained = [n for n, p in adapted.named_parameters() if p.requires_grad]
+    assert trained
+    assert all("lora_" in n for n in trained)
+
+
+def test_a_missing_model_is_a_sentence(tmp_path):
+    with pytest.raises(ModelError, match="no model folder"):
+        load_policy(str(tmp_path / "nothing"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_policy(str(tmp_path / "empty"))
+
+
+def test_greedy_responses_do_not_depend_on_the_batch_and_sampling_on_the_seed_alone(world, pairs):
+    policy, tokenizer = world
+    tokens: Dataset = tokenize_pairs(pairs, tokenizer, 128)[0]
+    prompts = tokens["prompt_ids"][:]
+    one, many = (generate(policy, tokenizer, prompts, "greedy", 64, 0, size) for size in (1, 40))
+    assert one == many
+    before = torch.get_rng_state()
+    sampled = [generate(policy, tokenizer, prompts, "sampled", 64, seed) for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(r.finished and r.ids[-1] == tokenizer.eos_token_id for r in one)

@@ -1,0 +1,217 @@
+"""The run folder: written atomically, readable at any time, every fault a sentence."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plc_core.files import RunError, exclusive, write_json
+from plc_core.runs import SCHEMA, VISITS_SCHEMA, create_run, list_runs, open_run, resolve
+
+
+@pytest.fixture
+def run(tmp_path):
+    return create_run(tmp_path, "first", {"kind": "training", "config": {"objective": "plc"}})
+
+
+def visits(step, pairs=("a", "b")):
+    numbers = {n: np.full(len(pairs), step / 7) for n in VISITS_SCHEMA.names[2:]}
+    return {"pair_id": list(pairs), "step": np.full(len(pairs), step)} | numbers
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/etc", ".hidden", "a b", "x" * 129, "é", "a\n"]
+)
+def test_a_name_that_could_leave_the_folder_is_refused(tmp_path, name):
+    with pytest.raises(RunError, match="not usable"):
+        resolve(tmp_path, name)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path)
+    with pytest.raises(RunError, match="leads outside"):
+        resolve(tmp_path / "runs", "link")
+    assert "leads outside" in list_runs(tmp_path / "runs")[0].problem
+
+
+def test_a_taken_name_is_refused_and_nothing_is_changed(run):
+    before = (run.path / "run.json").read_bytes()
+    with pytest.raises(RunError, match="'first' exists"):
+        create_run(run.path.parent, "first", {})
+    with pytest.raises(RunError, match="'first' exists"):
+        create_run(run.path.parent, "first", {}, replace_analysis=True)
+    assert (run.path / "run.json").read_bytes() == before
+
+
+def test_an_analysis_may_be_made_again(tmp_path):
+    first = create_run(tmp_path, "report", {"kind": "analysis"})
+    (first.path / "old").touch()
+    create_run(tmp_path, "report", {"kind": "analysis"}, replace_analysis=True)
+    assert not (first.path / "old").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "has no run.json"),
+        ("", "cannot be read"),
+        ('{"schema": 1', "cannot be read"),
+        ("[1]", "should hold a JSON object"),
+        ('{"schema": 99}', "has schema 99, and this version reads schema 1"),
+        ("{}", "has schema None"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_a_broken_run_is_a_sentence_and_the_others_are_listed(run, content, sentence):
+    broken = run.path.parent / "broken"
+    broken.mkdir()
+    if content is not None:
+        raw = content if isinstance(content, bytes) else content.encode()
+        (broken / "run.json").write_bytes(raw)
+    with pytest.raises(RunError, match=sentence):
+        open_run(broken)
+    listed = {s.name: s for s in list_runs(run.path.parent)}
+    assert sentence in listed["broken"].problem
+    assert listed["first"].problem is None
+    assert listed["first"].state == "queued"
+
+
+def test_nothing_there_is_a_sentence_or_an_empty_list(tmp_path):
+    assert list_runs(tmp_path / "nothing") == []
+    with pytest.raises(RunError, match="no run folder"):
+        open_run(tmp_path / "nothing")
+
+
+def test_metrics_and_visits_are_read_back_in_order(run):
+    assert run.metrics().empty
+    assert run.visits().empty
+    assert list(run.visits().columns) == VISITS_SCHEMA.names
+    for step in (0, 1):
+        run.append_visits(visits(step))
+        run.append_metrics([{"step": step, "loss": 0.5 - step}])
+    assert run.visits()["step"].tolist() == [0, 0, 1, 1]
+    assert run.visits(["z"], pair_id="b")["z"].tolist() == pytest.approx([0, 1 / 7])
+    assert run.metrics()["loss"].tolist() == [0.5, -0.5]
+
+
+def test_truncating_forgets_what_a_resumed_run_makes_again(run):
+    both = [visits(4), visits(5)]
+    run.append_visits({k: np.concatenate([v[k] for v in both]) for k in both[0]})
+    run.append_visits(visits(6))
+    run.append_metrics([{"step": s} for s in (4, 5, 6)])
+    run.truncate_after(5)
+    assert run.visits()["step"].tolist() == [4, 4]
+    assert run.metrics()["step"].tolist() == [4]
+
+
+def test_pairs_leave_texts_on_disk_unless_one_is_asked_for(run):
+    with pytest.raises(RunError, match=r"no pairs\.parquet yet"):
+        run.pairs()
+    rows = [{"pair_id": "a", "prompt": [{"role": "user", "content": "Hi"}], "chosen": "x",
+             "rejected": "y", "metadata": "{}", "flipped": True}]  # fmt: skip
+    run.write_pairs(pa.Table.from_pylist(rows))
+    assert list(run.pairs().columns) == ["pair_id", "flipped"]
+    assert run.pair("a")["prompt"] == [{"role": "user", "content": "Hi"}]
+    with pytest.raises(RunError, match="no pair 'b'"):
+        run.pair("b")
+
+
+def test_damaged_tables_are_a_sentence(run):
+    (run.path / "metrics.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match=r"metrics\.parquet cannot be read"):
+        run.metrics()
+    run.append_visits(visits(0))
+    part = next((run.path / "visits").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:50])
+    with pytest.raises(RunError, match="visits of the run 'first' cannot be read"):
+        run.visits()
+
+
+def test_states_follow_what_happens(run):
+    with run.running("training"):
+        assert run.status["state"] == "running"
+        assert run.status["phase"] == "training"
+    assert run.status["state"] == "done"
+    with pytest.raises(ZeroDivisionError), run.running("training"):
+        _ = 1 / 0
+    assert run.status["state"] == "failed"
+    assert run.status["reason"] == "ZeroDivisionError: division by zero"
+    with pytest.raises(KeyboardInterrupt), run.running("training"):
+        raise KeyboardInterrupt
+    assert run.status["state"] == "killed"
+
+
+def test_a_process_that_vanished_counts_as_killed(run):
+    code = (
+        "import os, signal; from plc_core.runs import open_run\n"
+        f"with open_run({str(run.path)!r}).running('training'): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert open_run(run.path).status["state"] == "killed"
+    assert "without a word" in list_runs(run.path.parent)[0].reason
+
+
+def test_a_stale_heartbeat_of_another_machine_counts_as_killed(run):
+    old = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    for heartbeat, state in ((old, "killed"), (datetime.now(UTC).isoformat(), "running")):
+        status = {"state": "running", "heartbeat": heartbeat, "host": "elsewhere", "pid": 1}
+        write_json(run.path / "status.json", status)
+        assert run.status["state"] == state
+
+
+def test_a_reader_never_sees_half_a_file(run):
+    deadline = time.monotonic() + 1.0
+    writer = multiprocessing.get_context("spawn").Process(target=_write, args=(run.path, 1.0))
+    writer.start()
+    read = 0
+    while time.monotonic() < deadline or writer.is_alive():
+        assert open_run(run.path).info["schema"] == SCHEMA
+        read += 1
+    writer.join()
+    assert read > 10
+    assert not list(run.path.glob("*.tmp"))
+
+
+def _write(path, seconds):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        write_json(path / "run.json", {"schema": SCHEMA, "filler": "x" * 100_000})
+
+
+def test_a_full_disk_leaves_the_old_file(run, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    before = (run.path / "run.json").read_bytes()
+    with pytest.raises(OSError, match="No space left"):
+        run.update_info(more=1)
+    assert (run.path / "run.json").read_bytes() == before
+    assert not list(run.path.glob(".*.tmp"))
+
+
+def test_one_process_at_a_time_makes_what_is_shared(tmp_path):
+    target = tmp_path / "cache" / "thing"
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=_make_once, args=(target,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert json.loads(target.read_text()) == ["made"]
+
+
+def _make_once(target):
+    with exclusive(target):
+        if not target.exists():
+            time.sleep(0.2)
+            made = json.loads(target.read_text()) if target.exists() else []
+            target.write_text(json.dumps([*made, "made"]))
