@@ -7,7 +7,7 @@ BIN := .venv/bin
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test app lab lint setup setup-dev clean
+.PHONY: demo test app lab lint pictures setup setup-dev clean
 
 demo: setup
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo
@@ -25,6 +25,11 @@ lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	cd app && MYPYPATH=.:.. ../$(BIN)/mypy --config-file ../pyproject.toml -p views -m inspector
+
+# The README's pictures, from the runs of the demo.
+pictures: setup-dev demo
+	$(BIN)/python -m tests.pictures
 
 setup: .venv/ready
 

@@ -16,15 +16,11 @@ one; a run can be read while it goes on and after it died. No torch here, and no
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
-import socket
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +29,9 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
+from plc_core.status import StatusFile, now
 
 SCHEMA = 1
-HEARTBEAT_SECONDS = 5.0
-STALE_SECONDS = 120.0
-"""A run on another machine counts as killed when its heartbeat is older than this."""
-
 TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata")
 """Columns of pairs.parquet that are read for the pair on the screen only."""
 
@@ -145,7 +138,7 @@ def create_run(
             f"A run named {name!r} exists in {path.parent}; nothing was changed. Choose another "
             "name, or delete that folder yourself."
         ) from None
-    info = {"schema": SCHEMA, "name": name, "created": _now(), **info}
+    info = {"schema": SCHEMA, "name": name, "created": now(), **info}
     write_json(path / "run.json", info)
     run = Run(path, info)
     run.set_status(state="queued")
@@ -173,67 +166,24 @@ class Run:
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
         self.path = path
         self.info = info
-        self._status_lock = threading.Lock()
+        self._status = StatusFile(path / "status.json")
 
     @property
     def name(self) -> str:
         return self.path.name
 
-    # ---- status -------------------------------------------------------------------------------
-
     @property
     def status(self) -> dict[str, Any]:
         """status.json, with state "killed" where the process that was running is gone."""
-        status = read_json(self.path / "status.json")
-        if status.get("state") == "running" and _is_gone(status):
-            return status | {
-                "state": "killed",
-                "reason": "the process stopped without a word (killed, out of memory, or power)",
-            }
-        return status
+        return self._status.read()
 
     def set_status(self, **changes: Any) -> None:
         """Change some fields of status.json and refresh the heartbeat."""
-        with self._status_lock:
-            path = self.path / "status.json"
-            status = read_json(path) if path.exists() else {}
-            write_json(path, status | {"heartbeat": _now()} | changes)
+        self._status.change(**changes)
 
-    @contextlib.contextmanager
-    def running(self, phase: str) -> Iterator[None]:
+    def running(self, phase: str) -> AbstractContextManager[None]:
         """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed."""
-        self.set_status(
-            state="running",
-            phase=phase,
-            reason=None,
-            started=_now(),
-            finished=None,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-        )
-        stop = threading.Event()
-
-        def beat() -> None:
-            while not stop.wait(HEARTBEAT_SECONDS):
-                with contextlib.suppress(RunError, OSError):
-                    self.set_status()
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        state, reason = "done", None
-        try:
-            yield
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            state = "killed" if interrupted else "failed"
-            reason = (
-                "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
-            )
-            raise
-        finally:
-            stop.set()
-            thread.join()
-            self.set_status(state=state, reason=reason, finished=_now())
+        return self._status.running(phase)
 
     def update_info(self, **changes: Any) -> None:
         """Add what only became known after the folder was made to run.json."""
@@ -329,21 +279,3 @@ class Run:
 
     def _visit_files(self) -> list[Path]:
         return sorted((self.path / "visits").glob("[0-9]*.parquet"))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _is_gone(status: Mapping[str, Any]) -> bool:
-    try:
-        heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
-        if (datetime.now(UTC) - heartbeat).total_seconds() > STALE_SECONDS:
-            return True
-        if status.get("host") == socket.gethostname():
-            os.kill(int(status["pid"]), 0)
-    except (ProcessLookupError, TypeError, ValueError, KeyError):
-        return True
-    except PermissionError:
-        return False
-    return False

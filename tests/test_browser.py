@@ -1,42 +1,13 @@
 """The app in a real headless Chromium: the main story, clicked through."""
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
-from tests.paths import ROOT
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-def browser_path() -> str:
-    """Chromium's path; without it the test is skipped, or fails where CI is set."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        reason = "no chromium on this machine (Debian: apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -52,31 +23,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
-    """The address of a Streamlit server on a free loopback port."""
-    browser_path()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app/inspector.py"]
-    command += ["--server.port", str(port), "--", "--runs", str(runs)]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/_stcore/health")
+    """The address of the inspector of those runs."""
+    chromium()
+    with inspector(runs) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(150):
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"Streamlit did not answer at {url} within 30 s.")
 
 
 def test_from_the_runs_to_a_pair_and_back_by_its_link(address: str, runs: Path) -> None:
@@ -84,7 +34,7 @@ def test_from_the_runs_to_a_pair_and_back_by_its_link(address: str, runs: Path) 
     expect = sync_api.expect
     expect.set_options(timeout=20_000)
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         page = browser.new_page(viewport={"width": 1366, "height": 900})
 
         def settled() -> None:

@@ -1,0 +1,97 @@
+"""status.json: what a run is doing, kept alive by a heartbeat while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plc_core.files import RunError, read_json, write_json
+
+HEARTBEAT_SECONDS = 5.0
+STALE_SECONDS = 120.0
+"""A run counts as killed when its heartbeat is older than this."""
+
+
+class StatusFile:
+    """The state of one run: queued, running with a heartbeat, done, failed or killed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[str, Any]:
+        """The fields, with state "killed" where the process that was running is gone."""
+        status = read_json(self.path)
+        if status.get("state") == "running" and _is_gone(status):
+            return status | {
+                "state": "killed",
+                "reason": "the process stopped without a word (killed, out of memory, or power)",
+            }
+        return status
+
+    def change(self, **changes: Any) -> None:
+        """Change some fields and refresh the heartbeat."""
+        with self._lock:
+            status = read_json(self.path) if self.path.exists() else {}
+            write_json(self.path, status | {"heartbeat": now()} | changes)
+
+    @contextlib.contextmanager
+    def running(self, phase: str) -> Iterator[None]:
+        """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed."""
+        self.change(
+            state="running",
+            phase=phase,
+            reason=None,
+            started=now(),
+            finished=None,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+        stop = threading.Event()
+
+        def beat() -> None:
+            while not stop.wait(HEARTBEAT_SECONDS):
+                with contextlib.suppress(RunError, OSError):
+                    self.change()
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        state, reason = "done", None
+        try:
+            yield
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            state = "killed" if interrupted else "failed"
+            reason = (
+                "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
+            )
+            raise
+        finally:
+            stop.set()
+            thread.join()
+            self.change(state=state, reason=reason, finished=now())
+
+
+def now() -> str:
+    """The time in UTC, to the second, as run files hold it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _is_gone(status: Mapping[str, Any]) -> bool:
+    try:
+        heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
+        if (datetime.now(UTC) - heartbeat).total_seconds() > STALE_SECONDS:
+            return True
+        if status.get("host") == socket.gethostname():
+            os.kill(int(status["pid"]), 0)
+    except (ProcessLookupError, TypeError, ValueError, KeyError):
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,66 @@
+"""Debian's Chromium, and the inspector on a free loopback port."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def chromium() -> str:
+    """Chromium's path; without it the test is skipped, or fails where CI is set."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        reason = "no chromium on this machine (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@contextlib.contextmanager
+def inspector(runs: Path) -> Iterator[str]:
+    """The address of an inspector of `runs` on a free loopback port, while the context lasts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", "app/inspector.py"]
+    command += ["--server.port", str(port), "--", "--runs", str(runs)]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for(f"{url}/_stcore/health")
+        yield url
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(150):
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"Streamlit did not answer at {url} within 30 s.")

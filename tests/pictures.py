@@ -1,0 +1,36 @@
+"""The README's pictures, from the runs of `make demo`: `make pictures`."""
+
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from plc_core.runs import open_run
+from tests.browser import CHROMIUM_FLAGS, chromium, inspector
+from tests.paths import ROOT
+
+PICTURES = ROOT / "data" / "pictures"
+WIDTH, HEIGHTS = 1366, {"inspector": 1640, "report": 1100}
+SETTLE_MS = 5000
+
+
+def main(runs: Path) -> None:
+    """Photograph the pairs page on the most suspicious pair, and the top of the demo's report."""
+    suspicious = open_run(runs / "demo-plc").visits().nlargest(1, "q_flip")["pair_id"].item()
+    PICTURES.mkdir(exist_ok=True)
+    with sync_playwright() as playwright, inspector(runs) as address:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        shots = {
+            "inspector": f"{address}/pairs?run=demo-plc&pair={suspicious}",
+            "report": (runs / "demo-report" / "report.html").resolve().as_uri(),
+        }
+        for name, url in shots.items():
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHTS[name]})
+            page.goto(url)
+            page.wait_for_timeout(SETTLE_MS)
+            page.screenshot(path=PICTURES / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "runs"))
