@@ -236,7 +236,7 @@ def test_state_survives_saving_bit_for_bit():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"name": "dpoo"}, "Unknown objective 'dpoo'; known are dpo, plc."),
+        ({"name": "dpoo"}, "Unknown objective 'dpoo'; known are dpo, cdpo"),
         ({"recipe": "bold"}, "Unknown recipe 'bold'"),
         ({"prior": (0.8, 0.1, 0.2)}, "must sum to 1"),
         ({"prior": (1.1, -0.1, 0.0)}, "three weights in"),
@@ -245,8 +245,8 @@ def test_state_survives_saving_bit_for_bit():
         ({"schedule": "quadratic"}, "Unknown schedule"),
         ({"calibration_order": "first"}, "Unknown calibration_order"),
         ({"states": ("flip",)}, "include clean"),
-        ({"label_smoothing": 0.1}, "no option label_smoothing"),
-        ({"name": "dpo", "recipe": "balanced"}, "no option recipe"),
+        ({"label_smoothing": 0.1}, "would ignore 'label_smoothing'.*cdpo"),
+        ({"name": "dpo", "recipe": "balanced"}, "would ignore 'recipe': it has none but beta"),
     ],
 )
 def test_what_cannot_be_meant_is_a_sentence(options, sentence):

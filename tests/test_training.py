@@ -11,8 +11,9 @@ from transformers import TrainerCallback
 from plc_core import evaluate
 from plc_core.engine import pipeline
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.objective_state import STATE_FILE
 from plc_core.engine.pipeline import last_checkpoint, train
-from plc_core.engine.trainer import STATE_FILE, PreferenceTrainer
+from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.evaluation.generate import load_trained
 from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
@@ -256,7 +257,7 @@ def test_a_log_prob_that_is_not_finite_stops_the_run_and_names_the_pairs(folder,
         return tokens, record
 
     monkeypatch.setattr(pipeline, "with_reference", poisoned)
-    with pytest.raises(RunError, match=r"1 of 16 pairs .* not finite") as error:
+    with pytest.raises(RunError, match=r"1 pairs of this step .* not finite") as error:
         train(small(folder, "poisoned"))
     run = open_run(folder / "poisoned")
     assert run.pairs()["pair_id"][7] in str(error.value)

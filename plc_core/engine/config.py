@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+# The keys of plc_core.objective.OBJECTIVES, spelled out here because torch is not loaded.
+Objective: TypeAlias = Literal[
+    "dpo",
+    "cdpo",
+    "rdpo-robust",
+    "rdpo-length",
+    "kto-pair",
+    "rso",
+    "gamma-po",
+    "dr-dpo",
+    "ropo",
+    "re-po",
+    "ipo",
+    "simpo",
+    "dpo-ln",
+    "plc",
+]
 
 
 class TrainConfig(BaseModel):
@@ -18,7 +36,8 @@ class TrainConfig(BaseModel):
 
     name: str  # name of the run, and of its folder
     runs_dir: str = "runs"  # where run folders lie; relative to the checkout
-    objective: Literal["dpo", "plc"] = "plc"
+    objective: Objective = "plc"
+    objective_options: dict[str, Any] = Field(default_factory=dict)  # as {"epsilon": 0.1}
     recipe: Literal["conservative", "balanced", "aggressive"] = "aggressive"
     beta: float = Field(0.2, gt=0)  # scale of the margin
     prior: list[float] = Field([0.80, 0.08, 0.12], min_length=3, max_length=3)  # clean, flip, tie

@@ -49,6 +49,7 @@ def train(config: TrainConfig) -> Run:
     Raises:
         RunError, DataError, ModelError: a sentence; an existing run is never overwritten.
     """
+    objective, shadow = _objectives(config)  # wrong options are refused before a folder is made
     run = _open(config)
     with run.running("preparing"):
         progress = Progress(run)
@@ -66,7 +67,6 @@ def train(config: TrainConfig) -> Run:
         model = (
             add_lora(policy, config.lora_rank, config.lora_alpha) if config.lora_rank else policy
         )
-        objective, shadow = _objectives(config)
         trainer = PreferenceTrainer(
             model,
             _arguments(config, run, len(tokens)),
@@ -123,9 +123,11 @@ def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
         "schedule": config.schedule,
         "calibration_order": config.calibration_order,
     }
+    options: dict[str, Any] = config.objective_options
     if config.objective == "plc":
-        return build_objective("plc", beta=config.beta, **routing), None
-    return build_objective(config.objective, beta=config.beta), Router(**routing)
+        return build_objective("plc", beta=config.beta, **(routing | options)), None
+    objective = build_objective(config.objective, beta=config.beta, **options)
+    return objective, Router(**routing)
 
 
 def _arguments(config: TrainConfig, run: Run, pairs: int) -> TrainingArguments:
@@ -204,11 +206,11 @@ def _device_name() -> str:
 def _fit(trainer: PreferenceTrainer, run: Run, config: TrainConfig, pairs: int) -> None:
     checkpoint = last_checkpoint(run) if config.resume else None
     if checkpoint is not None:
+        # Read before anything is forgotten: a checkpoint that cannot be used costs nothing.
         run.truncate_after(trainer.restore(checkpoint))
     with Progress().phase("training", _steps(config, pairs)) as advance:
         trainer.add_callback(_Bar(advance))
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    assert trainer.recorder is not None
     trainer.recorder.flush()
 
 

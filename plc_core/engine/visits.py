@@ -67,18 +67,23 @@ class VisitRecorder:
         # The margin alone: through the EMA, one broken margin breaks the losses of all the others.
         broken = ~np.isfinite(values[:, _VALUES.index("margin")])
         if broken.any():
-            names = ", ".join(self.pair_ids[index[broken]][:5])
-            raise RunError(
-                f"At step {step}, {broken.sum()} of {len(broken)} pairs have a log-probability "
-                f"that is not finite (NaN or infinite): {names}. The weights were not updated. "
-                "Lower the learning rate, or look at these pairs."
-            )
+            raise self.not_finite(index[broken])
         visits = {
             "pair_id": self.pair_ids[index],
             "step": np.full(len(index), step),
             "epoch": np.full(len(index), epoch),
         } | dict(zip(_VALUES, values.T, strict=False))
         self._steps.append(visits | {"loss": values[:, -1]})
+
+    def not_finite(self, index: Tensor | np.ndarray) -> RunError:
+        """The error that names pairs, by their rows of the training set, with broken log-probs."""
+        rows = np.asarray(index.cpu() if isinstance(index, Tensor) else index)
+        names = ", ".join(self.pair_ids[rows][:5])
+        return RunError(
+            f"{len(rows)} pairs of this step have a log-probability that is not finite (NaN or "
+            f"infinite): {names}. The weights were not updated. Lower the learning rate, or look "
+            "at these pairs."
+        )
 
     def end_step(
         self, logs: Mapping[str, float], router: Router | None, seconds: float, total_steps: int

@@ -1,26 +1,22 @@
 """What one pair is worth: routing, calibration and losses, in torch and nothing else."""
 
-from plc_core.objective.calibration import MarginCalibration
-from plc_core.objective.losses import (
-    DPO,
-    PLC,
+from plc_core.objective.base import (
+    NonFiniteError,
     Objective,
     ObjectiveOutput,
     PairLogps,
-    build_objective,
-    clean_loss,
-    flip_loss,
     sequence_margin,
-    tie_loss,
 )
+from plc_core.objective.build import OBJECTIVES, build_objective
+from plc_core.objective.calibration import MarginCalibration
 from plc_core.objective.routing import PRIOR, RECIPES, Recipe, Router, Routing
 
 __all__ = [
-    "DPO",
-    "PLC",
+    "OBJECTIVES",
     "PRIOR",
     "RECIPES",
     "MarginCalibration",
+    "NonFiniteError",
     "Objective",
     "ObjectiveOutput",
     "PairLogps",
@@ -28,8 +24,5 @@ __all__ = [
     "Router",
     "Routing",
     "build_objective",
-    "clean_loss",
-    "flip_loss",
     "sequence_margin",
-    "tie_loss",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from plc_core.objective.reduction import sum_over_ranks
 
 
 class MarginCalibration:
@@ -52,7 +53,7 @@ class MarginCalibration:
 
     def preview(self) -> Tensor:
         """The averages as they would be if the step ended now: [3], float64."""
-        count, total, squares = _sum_over_ranks(self._sums)
+        count, total, squares = sum_over_ranks(self._sums)
         count = count.clamp(min=1)
         mean = total / count
         # Rounding can leave a tiny negative variance where all margins are equal.
@@ -96,10 +97,3 @@ class MarginCalibration:
             raise ValueError(f"This is no state of a margin calibration: {dict(state)!r}.")
         self._average = average
         self._sums = torch.zeros(3, dtype=torch.float64)
-
-
-def _sum_over_ranks(sums: Tensor) -> Tensor:
-    if dist.is_available() and dist.is_initialized():
-        sums = sums.clone()
-        dist.all_reduce(sums)
-    return sums

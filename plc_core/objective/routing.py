@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -111,6 +111,11 @@ class Router:
             depend on how a step is split. "auto" is update-first where the step is one forward,
             and score-first under accumulation.
         sigma_min, initial: see `MarginCalibration`.
+        calibrate: False takes the raw margin as z (ablation "Remove EMA calibration"; the recipe's
+            alpha = 0 instead standardises by each batch alone).
+        gate: False sets the confidence to 1; with warmup = 0 and schedule "constant" it is the
+            ablation "Remove warm-up/gate".
+        warmup: replaces the recipe's.
     """
 
     def __init__(
@@ -122,6 +127,9 @@ class Router:
         calibration_order: CalibrationOrder = "auto",
         sigma_min: float = 1e-3,
         initial: tuple[float, float] | None = None,
+        calibrate: bool = True,
+        gate: bool = True,
+        warmup: float | None = None,
     ) -> None:
         if isinstance(recipe, str):
             if recipe not in RECIPES:
@@ -134,10 +142,12 @@ class Router:
                 f"Unknown calibration_order {calibration_order!r}; known are auto, update-first, "
                 "score-first."
             )
-        self.recipe = recipe
+        self.recipe = recipe if warmup is None else replace(recipe, warmup=warmup)
         self.prior = _restricted(prior, states)
         self.schedule: Schedule = schedule
         self.calibration_order: CalibrationOrder = calibration_order
+        self.calibrate = calibrate
+        self.gate = gate
         self.calibration = MarginCalibration(recipe.alpha, sigma_min, initial)
 
     def __call__(
@@ -169,10 +179,13 @@ class Router:
         return routing
 
     def _route(self, margin: Tensor, progress: float, average: Tensor | None) -> Routing:
-        z = self.calibration.standardize(margin, average)
+        if self.calibrate:
+            z = self.calibration.standardize(margin, average)
+        else:
+            z = margin.detach().to(torch.float64)
         q = energies(z, self.prior, self.recipe).softmax(-1)
         clean, flip, tie = q.unbind(-1)
-        certainty = confidence(q, self.recipe.kappa)
+        certainty = confidence(q, self.recipe.kappa) if self.gate else torch.ones_like(z)
         return Routing(z, clean, flip, tie, certainty, self.strength(progress) * certainty)
 
     def strength(self, progress: float) -> float:

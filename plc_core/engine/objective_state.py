@@ -1,0 +1,106 @@
+"""A trainer that carries an objective: its place in the step, and its state in every checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import get_last_checkpoint
+
+from plc_core.files import RunError, read_json, write_json
+from plc_core.objective import Objective, ObjectiveOutput, PairLogps, Router, Routing
+
+STATE_FILE = "plc_state.json"
+
+
+class CarriesObjective(Trainer):
+    """Mixin for trainers: set `objective` and `shadow` with `carry` after `Trainer.__init__`.
+
+    Every checkpoint holds the state of the objective and of the shadow router in
+    `plc_state.json`; `train(resume_from_checkpoint=…)` reads it back, or stops where it is missing.
+    """
+
+    objective: Objective
+    shadow: Router | None
+
+    def carry(self, objective: Objective, shadow: Router | None) -> None:
+        """Train with `objective`; `shadow` routes beside one that has no router."""
+        self.objective = objective
+        self.shadow = shadow
+        self._micro_batch = 0
+        self.add_callback(_StepBegins(self))
+
+    @property
+    def router(self) -> Router | None:
+        """What routes the margins: the objective's own router, or the shadow's."""
+        return self.objective.router or self.shadow
+
+    def score(self, logps: PairLogps, training: bool) -> tuple[ObjectiveOutput, Routing | None]:
+        """The objective's output of one micro-batch, and its routing or the shadow's."""
+        progress = min(self.state.global_step / max(self.state.max_steps, 1), 1.0)
+        place = (
+            (self._micro_batch, self.current_gradient_accumulation_steps) if training else (0, 1)
+        )
+        out = self.objective(logps, progress, place, update=training)
+        routing = out.routing
+        if routing is None and self.shadow is not None:
+            routing = self.shadow(out.margin, progress, place, update=training)
+        self._micro_batch += training
+        return out, routing
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """As `Trainer.train`; RunError where the checkpoint lacks the objective's state."""
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(str(self.args.output_dir))
+        if checkpoint:
+            self.restore(Path(checkpoint))
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def restore(self, checkpoint: Path) -> int:
+        """Load the states of a checkpoint and return its step; RunError where they are missing."""
+        path = checkpoint / STATE_FILE
+        if not path.is_file():
+            raise RunError(
+                f"The checkpoint {checkpoint} has no {STATE_FILE}; without the margin's EMA "
+                "the run cannot go on. Delete its folder to use an earlier checkpoint."
+            )
+        state = read_json(path)
+        try:
+            self.objective.load_state_dict(state["objective"])
+            if self.shadow is not None:
+                self.shadow.load_state_dict(state["shadow"])
+            return int(state["step"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} is not the state of this run's objective: {error}") from None
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        # Before the parent writes the weights: a checkpoint with weights has its state.
+        folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            state = {"step": self.state.global_step, "objective": self.objective.state_dict()}
+            if self.shadow is not None:
+                state["shadow"] = self.shadow.state_dict()
+            write_json(folder / STATE_FILE, state)
+        super()._save_checkpoint(model, trial)
+
+
+class _StepBegins(TrainerCallback):
+    def __init__(self, trainer: CarriesObjective) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer._micro_batch = 0

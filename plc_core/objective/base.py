@@ -1,0 +1,162 @@
+"""The face of every objective: log-probs of a batch in, one loss a pair out."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from plc_core.objective.routing import Router, Routing
+
+
+class PairLogps(NamedTuple):
+    """Log-probabilities of a batch of pairs, summed over the response's tokens: [B] each, nats."""
+
+    policy_chosen: Tensor
+    policy_rejected: Tensor
+    reference_chosen: Tensor
+    reference_rejected: Tensor
+    chosen_lengths: Tensor  # tokens, the terminator included
+    rejected_lengths: Tensor
+
+
+class NonFiniteError(ValueError):
+    """Log-probs that are NaN or infinite; `positions` are the pairs' places in the batch."""
+
+    def __init__(self, positions: list[int]) -> None:
+        shown = ", ".join(map(str, positions[:8])) + (", …" if len(positions) > 8 else "")
+        super().__init__(
+            f"{len(positions)} pairs of the batch have a log-probability that is not finite (NaN "
+            f"or infinite), at positions {shown}."
+        )
+        self.positions = positions
+
+
+@dataclass(frozen=True)
+class ObjectiveOutput:
+    """One batch under an objective."""
+
+    loss: Tensor  # [B], differentiable; the step's loss is its mean over the step's batch
+    margin: Tensor  # [B], detached: m = beta * Delta of Eq. (mseq), whatever the objective
+    routing: Routing | None = None  # None for objectives without routing
+
+
+class Objective(ABC):
+    """What a pair is worth.
+
+    An objective is called once a forward pass, and by default a call is one whole optimizer step.
+    `beta` scales the margin m; `router` is None for objectives without routing.
+    """
+
+    beta: float
+    router: Router | None = None
+
+    @abstractmethod
+    def __call__(
+        self,
+        logps: PairLogps,
+        progress: float,
+        micro_batch: tuple[int, int] = (0, 1),
+        update: bool = True,
+    ) -> ObjectiveOutput:
+        """Losses of a batch.
+
+        Args:
+            logps: of the batch.
+            progress: completed share of training in [0, 1].
+            micro_batch: (index, count) of this forward among those of the optimizer step.
+            update: False for evaluation, which moves no state.
+
+        Raises:
+            NonFiniteError: naming the pairs, for log-probs on the CPU; elsewhere a check would
+                wait for the device, and the trainer makes it once a step.
+            ValueError: for tensors of different shapes.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs, as plain numbers, lists and strings."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; ValueError where it is something else."""
+        if state:
+            raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}.")
+
+
+class PairwiseObjective(Objective):
+    """An objective whose loss is a function of one pair alone."""
+
+    @abstractmethod
+    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+        """The loss of each pair, [B], from its margin and, where it needs them, its log-probs."""
+
+    def __call__(
+        self,
+        logps: PairLogps,
+        progress: float,
+        micro_batch: tuple[int, int] = (0, 1),
+        update: bool = True,
+    ) -> ObjectiveOutput:
+        m = sequence_margin(logps, self.beta)
+        return ObjectiveOutput(self.pair_loss(m, logps), m.detach())
+
+
+def log_ratios(logps: PairLogps) -> tuple[Tensor, Tensor]:
+    """log pi/pi_ref of the chosen and the rejected responses: [B] each, fp32 or more, nats."""
+    shapes = {tuple(x.shape) for x in logps}
+    if len(shapes) > 1 or logps.policy_chosen.ndim != 1:
+        raise ValueError(f"The six tensors of PairLogps must share one shape [B]; got {shapes}.")
+    policy_chosen, policy_rejected, reference_chosen, reference_rejected = (
+        x.to(torch.promote_types(x.dtype, torch.float32)) for x in logps[:4]
+    )
+    return policy_chosen - reference_chosen, policy_rejected - reference_rejected
+
+
+def sequence_margin(logps: PairLogps, beta: float) -> Tensor:
+    """m = beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)], Eq. (mseq): [B], >= fp32."""
+    chosen, rejected = log_ratios(logps)
+    m = beta * (chosen - rejected)
+    if m.device.type == "cpu" and not m.isfinite().all():
+        raise NonFiniteError(torch.nonzero(~m.isfinite()).flatten().tolist())
+    return m
+
+
+# softplus(x) is spelled -logsigmoid(-x): PyTorch's softplus is linear above 20, off by 2e-9 there.
+
+
+def clean_loss(m: Tensor) -> Tensor:
+    """L_clean = -log sigma(m), Eq. (lclean); also the DPO loss, Eq. (dpo)."""
+    return -logsigmoid(m)
+
+
+def flip_loss(m: Tensor) -> Tensor:
+    """L_flip = -log sigma(-m), Eq. (lflip)."""
+    return -logsigmoid(-m)
+
+
+def tie_loss(m: Tensor) -> Tensor:
+    """L_tie = softplus(|m|), Eq. (ltie).
+
+    Its minimum is at the kink m = 0, where PyTorch's gradient of |m| is 0, which is right.
+    """
+    return -logsigmoid(-m.abs())
+
+
+def positive(name: str, value: float) -> float:
+    """`value`; ValueError where it is not a positive finite number."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite; it is {value}.")
+    return value
+
+
+def share(name: str, value: float, below: float = 1.0) -> float:
+    """`value`; ValueError where it is not in [0, below)."""
+    if not 0 <= value < below:
+        raise ValueError(f"{name} must be in [0, {below:g}); it is {value}.")
+    return value

@@ -1,0 +1,85 @@
+"""Every objective by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from plc_core.objective.base import Objective
+from plc_core.objective.coupled import REPO, ROPO, DrDPO, KTOPair
+from plc_core.objective.gamma_po import GammaPO
+from plc_core.objective.pairwise import (
+    CDPO,
+    DPO,
+    IPO,
+    RSO,
+    LengthDPO,
+    LengthNormalisedDPO,
+    RobustDPO,
+    SimPO,
+)
+from plc_core.objective.plc import PLC
+from plc_core.objective.routing import Router
+
+OBJECTIVES: Mapping[str, Callable[..., Objective]] = {
+    "dpo": DPO,
+    "cdpo": CDPO,
+    "rdpo-robust": RobustDPO,  # Chowdhury et al.'s rDPO
+    "rdpo-length": LengthDPO,  # Park et al.'s R-DPO
+    "kto-pair": KTOPair,
+    "rso": RSO,
+    "gamma-po": GammaPO,
+    "dr-dpo": DrDPO,
+    "ropo": ROPO,
+    "re-po": REPO,
+    "ipo": IPO,
+    "simpo": SimPO,
+    "dpo-ln": LengthNormalisedDPO,
+    "plc": PLC,
+}
+
+# What other libraries call it, or take and then ignore.
+_HINTS = {
+    "label_smoothing": 'use "cdpo" or "rdpo-robust" with epsilon=',
+    "loss_type": "the name of the objective is its first argument",
+}
+
+
+def build_objective(name: str, *, beta: float, **options: Any) -> Objective:
+    """The objective `name`, with its options checked.
+
+    Args:
+        name: a key of `OBJECTIVES`. The paper's table says "rDPO" for one of two objectives; both
+            are here under their own names.
+        beta: scale of the margin, positive; the paper's is 0.01 (SimPO's own is near 2).
+        options: those of the objective's class: epsilon, alpha, tau, and so on. For "plc" they are
+            `correct` and the options of `Router`: recipe, prior, states, schedule,
+            calibration_order, sigma_min, initial, calibrate, gate, warmup.
+
+    The paper's ablations: name "dpo-ln"; and "plc" with correct=False; states=("clean", "tie");
+    states=("clean", "flip"); calibrate=False; or gate=False, warmup=0, schedule="constant".
+
+    Raises:
+        ValueError: for an unknown name, a value out of range, or an option that the objective
+            would ignore.
+    """
+    if name not in OBJECTIVES:
+        raise ValueError(f"Unknown objective {name!r}; known are {', '.join(OBJECTIVES)}.")
+    if name == "plc":
+        known = [*inspect.signature(Router).parameters, "correct"]
+        _refuse_ignored(name, options, known)
+        correct = options.pop("correct", True)
+        return PLC(beta, Router(**options), correct)
+    objective = OBJECTIVES[name]
+    known = [p for p in inspect.signature(objective).parameters if p != "beta"]
+    _refuse_ignored(name, options, known)
+    return objective(beta, **options)
+
+
+def _refuse_ignored(name: str, options: Mapping[str, Any], known: Iterable[str]) -> None:
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none but beta"
+            hint = f"; {_HINTS[option]}" if option in _HINTS else ""
+            raise ValueError(f"The objective {name!r} would ignore {option!r}: {has}{hint}.")

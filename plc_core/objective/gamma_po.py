@@ -1,0 +1,121 @@
+"""γ-PO: a target margin for each pair, from a pool of recent margins (Sun et al. 2025)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plc_core.objective.base import (
+    Objective,
+    ObjectiveOutput,
+    PairLogps,
+    clean_loss,
+    positive,
+    sequence_margin,
+)
+from plc_core.objective.reduction import gather_over_ranks
+
+POOL = 256  # margins that a step's targets are computed from
+QUEUE = 2048  # margins that are remembered
+_FIRST_DRAWS = 8
+_ITERATIONS = 20
+
+
+def dynamic_targets(pool: Tensor, gamma_0: float, tau: float) -> Tensor:
+    """gamma_i of each margin in the pool, [N] to [N]: larger for larger margins, mean gamma_0.
+
+    20 steps of exponentiated gradient on p, with gamma_i = gamma_0 N p_i; its fixed point is
+    p_i ~ exp(-(gamma_0 / tau) s(gamma_i - r_i)). As published, the value returned is the one
+    before the last update.
+    """
+    n = len(pool)
+    log_p = torch.full_like(pool, -math.log(n))
+    gamma = torch.full_like(pool, gamma_0)
+    step = min(0.5 / tau, 1.0)
+    for _ in range(_ITERATIONS):
+        p = log_p.exp()
+        gamma = gamma_0 * n * p
+        gradient = tau * (1 + (n * (p + 1e-10)).log()) + gamma_0 * torch.sigmoid(gamma - pool)
+        log_p = (log_p - step * gradient).log_softmax(0)
+    return gamma
+
+
+class GammaPO(Objective):
+    """L = sp(-x), x = m - (gamma_i - gamma_0), gamma_i = `dynamic_targets` of the pool, detached.
+
+    The pool is the step's margins on all ranks and up to 256 less their number from a queue of the
+    last 2,048 (at first eight normal draws). DPO at gamma_0 = 0, as tau grows, or where all margins
+    are equal; at beta = 0.01 with gamma_0 = 0.25 beta the targets differ by 6e-6, so it is DPO to
+    all purposes, and gamma_0 near half the typical |m| is needed for more. Under accumulation the
+    pool holds one micro-batch and the steps before, as later margins are not known yet; the queue
+    grows at the end of a step.
+
+    Args:
+        beta: scale of the margin.
+        gamma_0: mean target in units of the margin; None is 0.25 beta, the published ratio.
+        tau: temperature of the targets; larger is more equal.
+        seed: of the draws, the same on every rank.
+    """
+
+    def __init__(
+        self, beta: float, gamma_0: float | None = None, tau: float = 1.0, seed: int = 0
+    ) -> None:
+        self.beta = positive("beta", beta)
+        self.gamma_0 = 0.25 * beta if gamma_0 is None else gamma_0
+        if not (self.gamma_0 >= 0 and math.isfinite(self.gamma_0)):
+            raise ValueError(f"gamma_0, the mean target margin, must be >= 0; it is {gamma_0}.")
+        self.tau = positive("tau", tau)
+        self._generator = torch.Generator().manual_seed(seed)
+        self.queue = torch.randn(_FIRST_DRAWS, generator=self._generator, dtype=torch.float64)
+        self._seen: list[Tensor] = []
+
+    def __call__(
+        self,
+        logps: PairLogps,
+        progress: float,
+        micro_batch: tuple[int, int] = (0, 1),
+        update: bool = True,
+    ) -> ObjectiveOutput:
+        m = sequence_margin(logps, self.beta)
+        own = m.detach().to(torch.float64)
+        everyone, start = gather_over_ranks(own)
+        remembered = self._draw(POOL - len(everyone), update).to(m.device)
+        targets = dynamic_targets(torch.cat((everyone, remembered)), self.gamma_0, self.tau)
+        gamma = targets[start : start + len(own)].to(m.dtype)
+        if update:
+            self._remember(everyone, last=micro_batch[0] == micro_batch[1] - 1)
+        return ObjectiveOutput(clean_loss(m - (gamma - self.gamma_0)), m.detach())
+
+    def _draw(self, count: int, update: bool) -> Tensor:
+        if count >= len(self.queue):
+            return self.queue
+        generator = self._generator
+        if not update:
+            generator = torch.Generator()
+            generator.set_state(self._generator.get_state())
+        chosen = torch.randperm(len(self.queue), generator=generator)[: max(count, 0)]
+        return self.queue[chosen.to(self.queue.device)]
+
+    def _remember(self, margins: Tensor, last: bool) -> None:
+        self._seen.append(margins)
+        if last:
+            self.queue = torch.cat([self.queue.to(margins.device), *self._seen])[-QUEUE:]
+            self._seen = []
+
+    def state_dict(self) -> dict[str, Any]:
+        generator = bytes(self._generator.get_state().tolist()).hex()
+        return {"queue": self.queue.tolist(), "generator": generator}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        try:
+            queue = torch.tensor(state["queue"], dtype=torch.float64)
+            generator = torch.tensor(list(bytes.fromhex(state["generator"])), dtype=torch.uint8)
+            self._generator.set_state(generator)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"This is no state of γ-PO: {error}.") from None
+        self.queue = queue
+        self._seen = []

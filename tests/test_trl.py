@@ -1,0 +1,216 @@
+"""TRL 1.16: the same losses and gradients, and the adapter inside a script of its users."""
+
+import json
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import DPOConfig, DPOTrainer
+
+from plc_core.data import pairs_from_rows
+from plc_core.data.world import sample_prompts, write_response
+from plc_core.engine.logprobs import pair_logps
+from plc_core.engine.models import load_policy
+from plc_core.engine.objective_state import STATE_FILE
+from plc_core.engine.packing import PairCollator
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.trl_adapter import ObjectiveDPOTrainer
+from plc_core.files import RunError
+from plc_core.objective import PairLogps, build_objective
+
+BETA = 0.3
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = __import__("numpy").random.default_rng(1)
+    return [
+        {"prompt": p.text, "chosen": write_response(p, rng), "rejected": write_response(p, rng)}
+        for p in sample_prompts(16, seed=9)
+    ]
+
+
+def conversations(rows):
+    def said(role, content):
+        return [{"role": role, "content": content}]
+
+    return Dataset.from_list(
+        [
+            {
+                "prompt": said("user", row["prompt"]),
+                "chosen": said("assistant", row["chosen"]),
+                "rejected": said("assistant", row["rejected"]),
+            }
+            for row in rows
+        ]
+    )
+
+
+def arguments(folder, **changes):
+    settings = {
+        "output_dir": str(folder), "beta": BETA, "per_device_train_batch_size": 8,
+        "max_length": 256, "learning_rate": 1e-3, "logging_steps": 1, "report_to": [],
+        "use_cpu": True, "disable_tqdm": True, "gradient_checkpointing": False,
+        "save_strategy": "no", "bf16": False,
+    }  # fmt: skip
+    return DPOConfig(**(settings | changes))
+
+
+def trainer(rows, folder, cls=DPOTrainer, more=None, **changes):
+    policy, tokenizer = load_policy("world")
+    return cls(
+        model=policy,
+        args=arguments(folder, **changes),
+        train_dataset=conversations(rows),
+        processing_class=tokenizer,
+        **(more or {}),
+    )
+
+
+def moved(model):
+    """Away from the reference, where margins are not all 0."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter += 0.02 * parameter.abs().mean() * noise
+
+
+@pytest.mark.parametrize(
+    ("theirs", "name", "options"),
+    [
+        ({}, "dpo", {}),
+        ({"loss_type": ["hinge"]}, "rso", {}),
+        ({"loss_type": ["robust"], "label_smoothing": 0.1}, "rdpo-robust", {"epsilon": 0.1}),
+        (
+            # TRL 1.16 has no cDPO; this combination of two of its losses equals it.
+            {"loss_type": ["sigmoid", "robust"], "label_smoothing": 0.1,
+             "loss_weights": [2 * 0.9, -0.8]},
+            "cdpo",
+            {"epsilon": 0.1},
+        ),
+        ({"loss_type": ["ipo"]}, "ipo", {"tau": BETA}),
+    ],
+    ids=["dpo", "hinge", "robust", "cdpo", "ipo"],
+)  # fmt: skip
+def test_losses_and_gradients_equal_trls(rows, tmp_path, theirs, name, options):
+    reference = trainer(rows, tmp_path, precompute_ref_log_probs=True, **theirs)
+    model = reference.model
+    before, tokenizer = load_policy("world")
+    moved(model)
+    batch = next(iter(reference.get_train_dataloader()))
+    model.train()
+    loss = reference.compute_loss(model, batch)
+    loss.backward()
+    expected = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+
+    # The same pairs as this package sees them, in the order in which TRL drew them.
+    packed = PairCollator(256)(_drawn(rows, tokenizer, batch))
+    with torch.no_grad():
+        ours_reference = pair_logps(before, packed)
+    lengths = packed["lengths"].view(-1, 2)
+    logps = PairLogps(*pair_logps(model, packed), *ours_reference, *lengths.unbind(1))
+    ours = build_objective(name, beta=BETA, **options)(logps, progress=0.0).loss.mean()
+    ours.backward()
+    torch.testing.assert_close(ours, loss.detach(), rtol=1e-4, atol=1e-4)
+    scale = max(g.abs().max() for g in expected.values())
+    for parameter, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, expected[parameter], rtol=1e-3, atol=1e-4 * scale.item())
+
+
+def _drawn(rows, tokenizer, batch):
+    tokens = list(tokenize_pairs(pairs_from_rows(rows, "test"), tokenizer, 256)[0])
+    by_ids = {tuple(t["prompt_ids"] + t["chosen_ids"]): t for t in tokens}
+    half = len(batch["input_ids"]) // 2
+    # Found by their ids: so TRL's tokens and these are the same.
+    return [
+        by_ids[tuple(ids[mask.bool()].tolist())]
+        for ids, mask in zip(batch["input_ids"][:half], batch["attention_mask"][:half], strict=True)
+    ]
+
+
+def test_the_adapter_trains_dpo_as_trl_does(rows, tmp_path):
+    plain = trainer(rows, tmp_path / "plain", precompute_ref_log_probs=True)
+    plain.train()
+    adapted = trainer(
+        rows,
+        tmp_path / "adapted",
+        ObjectiveDPOTrainer,
+        {"objective": build_objective("dpo", beta=BETA)},
+    )
+    adapted.train()
+    theirs, ours = (
+        [log["loss"] for log in t.state.log_history if "loss" in log] for t in (plain, adapted)
+    )
+    assert len(theirs) == 6
+    assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-4)
+    shadow = [log for log in adapted.state.log_history if "routing/q_flip" in log]
+    assert len(shadow) == 6
+    assert shadow[0]["routing/q_clean"] == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_adapter_calibrates_once_a_step_and_survives_a_stop(rows, tmp_path, accumulation):
+    changes = {
+        "per_device_train_batch_size": 8 // accumulation,
+        "gradient_accumulation_steps": accumulation,
+        "save_strategy": "steps",
+        "save_steps": 2,
+    }
+
+    def run(folder):
+        return trainer(
+            rows, folder, ObjectiveDPOTrainer, {"objective": build_objective("plc", beta=BETA)},
+            **changes,
+        )  # fmt: skip
+
+    whole = run(tmp_path / "whole")
+    whole.train()
+    state = json.loads((tmp_path / "whole" / "checkpoint-2" / STATE_FILE).read_text())
+    # The bias-corrected EMA's mass after two steps, whatever the accumulation.
+    assert state["objective"]["calibration"]["average"][2] == pytest.approx(1 - 0.98**2)
+    resumed = run(tmp_path / "whole")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert resumed.objective.state_dict() == whole.objective.state_dict()
+    (tmp_path / "whole" / "checkpoint-4" / STATE_FILE).unlink()
+    with pytest.raises(RunError, match=f"has no {STATE_FILE}"):
+        run(tmp_path / "whole").train(
+            resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4")
+        )
+
+
+def test_evaluation_in_the_adapter_moves_no_state(rows, tmp_path):
+    adapted = trainer(
+        rows,
+        tmp_path,
+        ObjectiveDPOTrainer,
+        {
+            "objective": build_objective("plc", beta=BETA),
+            "eval_dataset": conversations(rows[:4]),
+        },
+    )
+    adapted.train()
+    before = adapted.objective.state_dict()
+    metrics = adapted.evaluate()
+    assert math.isfinite(metrics["eval_loss"])
+    assert adapted.objective.state_dict() == before
+    assert any("eval_routing/q_flip" in log for log in adapted.state.log_history)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"loss_type": ["hinge"]}, r"loss_type=\['hinge'\] changes TRL's own loss"),
+        ({"label_smoothing": 0.1}, "label_smoothing=0.1 changes"),
+        ({"ld_alpha": 0.5}, "ld_alpha=0.5 changes"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(rows, tmp_path, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        trainer(rows, tmp_path, ObjectiveDPOTrainer,
+                {"objective": build_objective("plc", beta=BETA)}, **changes)  # fmt: skip
+    with pytest.raises(ValueError, match="they must agree"):
+        trainer(rows, tmp_path, ObjectiveDPOTrainer,
+                {"objective": build_objective("plc", beta=0.01)})  # fmt: skip
