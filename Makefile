@@ -4,19 +4,22 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# JupyterLab refuses to run as root, as in containers, unless told that it may.
+ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .PHONY: demo test app lab lint pictures setup setup-dev clean
 
 demo: setup
+	@$(if $(FRESH),rm -rf runs/demo-dpo runs/demo-plc runs/demo-dpo-kl runs/demo-report)
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo
 
 app: setup
 	$(BIN)/streamlit run app/inspector.py --server.address 127.0.0.1 -- --runs runs
 
 lab: setup
-	PLOTLY_RENDERER=plotly_mimetype $(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+	PLOTLY_RENDERER=plotly_mimetype $(BIN)/jupyter lab --ip 127.0.0.1 $(ALLOW_ROOT) notebooks
 
 test: setup-dev lint
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest

@@ -35,6 +35,14 @@ def explain(guide: Guide) -> None:
     )
 
 
+def moment(when: str | None) -> str:
+    """The ISO time `when` to the minute, as 2026-11-27 23:47 UTC; other text as it is."""
+    try:
+        return datetime.fromisoformat(str(when)).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return str(when or "")
+
+
 def age(when: str | None) -> str:
     """How long ago the ISO time `when` was, in the largest fitting unit."""
     try:

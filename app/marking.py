@@ -6,9 +6,13 @@ import re
 import string
 from difflib import SequenceMatcher
 from html import escape
+from typing import NamedTuple
 
 MOST_WORDS = 1500
 """Longer answers are shown unmarked: comparing words takes time with the product of the lengths."""
+
+LEAST_SHARED = 0.3
+"""Answers that share less of their words in order are shown unmarked: nearly all would be."""
 
 STYLE = """<style>
 .plc-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
@@ -50,18 +54,36 @@ def turn(role: str, text: str) -> str:
     return f'<div class="plc-role">{literal(role)}</div>{block(literal(text) or _none("empty"))}'
 
 
-def marked(chosen: str | None, rejected: str | None) -> tuple[str, str]:
-    """Both answers as boxes; words that the other one lacks at that place are marked."""
+class Marked(NamedTuple):
+    """Both answers as boxes, and a sentence that says what is marked in them or why nothing is."""
+
+    chosen: str
+    rejected: str
+    note: str
+
+
+def marked(chosen: str | None, rejected: str | None) -> Marked:
+    """Both answers; words that the other one lacks at that place are marked."""
+    unmarked = block(_plain(chosen)), block(_plain(rejected))
     lengths = [len((text or "").split()) for text in (chosen, rejected)]
-    if chosen and rejected and min(lengths) > 0 and max(lengths) <= MOST_WORDS:
-        left, right = _words_apart(chosen), _words_apart(rejected)
-        matcher = SequenceMatcher(None, left[::2], right[::2], autojunk=False)
-        same = matcher.get_matching_blocks()
-        return (
-            block(_join(left, {i for m in same for i in range(m.a, m.a + m.size)})),
-            block(_join(right, {i for m in same for i in range(m.b, m.b + m.size)})),
+    if not (chosen and rejected and min(lengths)):
+        return Marked(*unmarked, "Nothing is marked, as an answer is empty.")
+    if max(lengths) > MOST_WORDS:
+        return Marked(*unmarked, f"Nothing is marked in answers above {MOST_WORDS:,} words.")
+    left, right = _words_apart(chosen), _words_apart(rejected)
+    matcher = SequenceMatcher(None, left[::2], right[::2], autojunk=False)
+    if matcher.ratio() < LEAST_SHARED:
+        return Marked(
+            *unmarked,
+            f"Nothing is marked, as the answers share less than {100 * LEAST_SHARED:.0f} % of "
+            "their words at equal places.",
         )
-    return block(_plain(chosen)), block(_plain(rejected))
+    same = matcher.get_matching_blocks()
+    return Marked(
+        block(_join(left, {i for m in same for i in range(m.a, m.a + m.size)})),
+        block(_join(right, {i for m in same for i in range(m.b, m.b + m.size)})),
+        "Marked words are those that the other answer lacks at that place.",
+    )
 
 
 def _words_apart(text: str) -> list[str]:

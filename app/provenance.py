@@ -7,14 +7,23 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from marking import plain
 from selection import kept
 
+from plc_core.runs import Run
 
-def provenance(infos: Mapping[str, Mapping[str, Any]]) -> None:
+DATA = ("data.revision", "data.fingerprint")
+# The reference is the policy before its first step. Older versions knew it by its weights alone.
+START = ("reference.model", "reference.weights")
+
+
+def provenance(runs: Mapping[str, Run]) -> None:
     """A table of all fields of run.json, a column a run; differing rows can be shown alone."""
-    if not infos:
+    if not runs:
         return
-    flat = {name: dict(_flatten(info)) for name, info in infos.items()}
+    for name, run in runs.items():
+        st.markdown(f"**{plain(name)}** · {plain(_data_sentence(run))}")
+    flat = {name: dict(_flatten(run.info)) for name, run in runs.items()}
     fields = list(dict.fromkeys(field for info in flat.values() for field in info))
     table = pd.DataFrame(
         {name: [info.get(field, "–") for field in fields] for name, info in flat.items()},
@@ -22,20 +31,38 @@ def provenance(infos: Mapping[str, Mapping[str, Any]]) -> None:
         dtype="str",
     )
     if len(flat) > 1:
+        for sentence in unlike(list(flat.values())):
+            st.warning(sentence)
         differs = table.ne(table.iloc[:, 0], axis="index").any(axis="columns")
-        _warn_of_other_data(differs)
         if st.toggle("Only what differs", key=kept("provenance_differences", True)):
             table = table[differs]
     st.dataframe(table.reset_index(), key="provenance", hide_index=True, height="content")
 
 
-def _warn_of_other_data(differs: pd.Series) -> None:
-    for field, what in (
-        ("data.fingerprint", "different data"),
-        ("model.weights_hash", "different starting weights"),
-    ):
-        if differs.get(field, False):
-            st.warning(f"These runs used {what} ({field}): their curves are not like for like.")
+def unlike(infos: list[dict[str, str]]) -> list[str]:
+    """Why the curves of runs are not like for like, a sentence a reason; `infos` are flat."""
+    found = []
+    for what, fields in (("data", DATA), ("starting weights", START)):
+        # A field that a run lacks says nothing of it: the run may only just have started.
+        unequal = [f for f in fields if len({info[f] for info in infos if f in info}) > 1]
+        if unequal:
+            found.append(
+                f"These runs used different {what} ({', '.join(unequal)}): their curves are not "
+                "like for like."
+            )
+    if len({next((f for f in START if f in info), None) for info in infos} - {None}) > 1:
+        found.append(
+            "Whether these runs used the same starting weights cannot be told: some name them by "
+            "reference.model, older ones by reference.weights."
+        )
+    return found
+
+
+def _data_sentence(run: Run) -> str:
+    try:
+        return run.data_sentence()
+    except (KeyError, TypeError, ValueError):
+        return "Another version recorded the data of this run in another form; see data.* below."
 
 
 def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 import streamlit as st
+from listing import ANALYSIS, refuse_links
 from marking import plain
 
 from plc_core.analysis import audit
@@ -32,11 +33,19 @@ def runs_root() -> Path:
 def open_below(root: Path, name: str) -> Run:
     """The run `name` below `root`; RunError for a broken one and for one that leads elsewhere."""
     path = resolve(root, name)
-    base = path.resolve()
-    for file in _files(path):
-        if not file.resolve().is_relative_to(base):
-            raise RunError(f"{file} leads outside the run {name!r}; the run was not opened.")
+    refuse_links(path, _files(path))
     return open_run(path)
+
+
+def open_training(root: Path, name: str) -> Run:
+    """The training run `name` below `root`; RunError as `open_below`, and for an analysis."""
+    run = open_below(root, name)
+    if run.info.get("kind") == ANALYSIS:
+        raise RunError(
+            f"{name!r} is an analysis and has no pairs of its own; its report is "
+            f"{run.path / 'report.html'}."
+        )
+    return run
 
 
 @contextlib.contextmanager

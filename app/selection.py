@@ -6,8 +6,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import streamlit as st
-
-from plc_core.runs import list_runs
+from listing import default_run, listed, training_runs
 
 _KEPT = "kept"
 
@@ -40,10 +39,13 @@ def kept(name: str, default: object = None) -> str:
 
 
 def chosen_runs(root: Path) -> list[str]:
-    """The chosen runs, the first being the one that Pairs and Ties show; at first the newest."""
-    if "chosen_run" in st.session_state:
-        return list(st.session_state["chosen_run"])
-    return _newest(root)
+    """The chosen runs, the first being the one that Pairs and Ties show.
+
+    At first it is the default one, which stays when another run starts later.
+    """
+    if "chosen_run" not in st.session_state:
+        _choose_default(root)
+    return list(st.session_state.get("chosen_run", []))
 
 
 def choose_runs(names: list[str]) -> None:
@@ -70,9 +72,11 @@ def permalink(run: str, pair_id: str) -> str:
 
 
 def pick_run(root: Path) -> str | None:
-    """A select box with every run below `root`; the name of the chosen one."""
-    names = [run.name for run in list_runs(root)]
-    chosen = chosen_runs(root) or _newest(root)
+    """A select box with every run below `root` but the analyses; the name of the chosen one."""
+    names = [run.name for run in training_runs(listed(root))]
+    if not chosen_runs(root):
+        _choose_default(root)
+    chosen = chosen_runs(root)
     current = chosen[0] if chosen else None
     # A run that the URL names and the directory lacks stays in the list: the page says so.
     options = names if current is None or current in names else [current, *names]
@@ -98,8 +102,9 @@ def selected_rows(key: str) -> list[int]:
     return list(st.session_state[key]["selection"]["rows"])
 
 
-def _newest(root: Path) -> list[str]:
-    return [run.name for run in list_runs(root) if run.problem is None][:1]
+def _choose_default(root: Path) -> None:
+    if name := default_run(root):
+        choose_runs([name])
 
 
 def _store(key: str, values: list[str]) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from plc_core.batch import read_yaml, run_jobs
-from plc_core.evaluation.comparison import summary_table
-from plc_core.files import project_path
+from plc_core.batch import read_yaml
+from plc_core.evaluation.comparison import summary_table, verdict
+from plc_core.files import RunError, project_path
+from plc_core.jobs import JobError, run_jobs
+from plc_core.parameters import ParameterError
 from plc_core.runs import open_run
 
 _NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
@@ -22,20 +24,26 @@ def main() -> int:
     started = time.monotonic()
     jobs = read_yaml(_NOTEBOOKS / "recipes" / "demo.yaml", list)
     say = sys.stdout.write
-    say(f"Training {len(jobs)} policies on the same pairs with reversed labels.\n")
-    errors = run_jobs(_NOTEBOOKS / "01_train.ipynb", jobs, _WORKERS)
-    errors = errors or run_jobs(_NOTEBOOKS / "demo.ipynb", [{"name": "demo-report"}])
+    say(f"{len(jobs)} policies, trained on the same pairs with reversed labels.\n")
+    try:
+        errors = run_jobs(_NOTEBOOKS / "01_train.ipynb", jobs, _WORKERS)
+        errors = errors or run_jobs(_NOTEBOOKS / "demo.ipynb", [{"name": "demo-report"}])
+    except KeyboardInterrupt:
+        errors = ["Interrupted. `make demo` goes on where it was stopped."]
+    except (RunError, ParameterError, JobError) as error:
+        errors = [str(error)]
     if errors:
         sys.stderr.write("\n".join(errors) + "\n")
         return 1
     folder = project_path("runs")
-    runs = [open_run(folder / job["name"]) for job in jobs]
+    dpo, plc, control = runs = [open_run(folder / job["name"]) for job in jobs]
     with pd.option_context("display.width", 200, "display.max_columns", None):
-        say(f"\n{summary_table(runs, runs[0])}\n")
+        say(f"\n{summary_table(runs, dpo, control)}\n")
     say(
-        "\nMeans with 95 % intervals over prompts (AUROC: over pairs), one training seed. "
-        "The control's KL shows how well it matches PLC's.\n"
-        f"Took {time.monotonic() - started:.0f} s.\n\n"
+        f"\n{verdict(plc, control)}\n"
+        "Means with 95 % intervals over prompts (AUROC: over pairs). q is logged for every "
+        "objective; under DPO it does not touch the loss.\n"
+        f"Took {time.monotonic() - started:.0f} s. `make demo FRESH=1` trains anew.\n\n"
         f"Report:    {folder / 'demo-report' / 'report.html'}\n"
         "Inspector: make app\n"
         "Notebooks: make lab\n"

@@ -30,10 +30,23 @@ def cache_dir() -> Path:
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold `path` against other processes, so that what it is made of is made once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(path.name + ".lock")):
+    """Hold `path`, in the cache, against other processes, so that it is made once.
+
+    Raises RunError where its folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(path.name + ".lock"))
+        lock.acquire()
+    except OSError as error:
+        raise RunError(
+            f"The cache folder {path.parent} cannot be written ({error.strerror}). Set PLC_CACHE "
+            "to a folder that can."
+        ) from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def project_path(path: str) -> Path:
@@ -41,7 +54,10 @@ def project_path(path: str) -> Path:
 
     Without a checkout around the package it is below the working directory.
     """
-    given = Path(path).expanduser()
+    try:
+        given = Path(path).expanduser()
+    except RuntimeError as error:  # of a user that does not exist
+        raise RunError(f"The path {path!r} cannot be used: {error}") from None
     checkout = Path(__file__).resolve().parent.parent
     base = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
     return given if given.is_absolute() else base / given
@@ -50,18 +66,22 @@ def project_path(path: str) -> Path:
 def write_json(path: Path, content: Any) -> None:
     """Replace `path` atomically with `content` as JSON."""
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Replace `path` atomically with `table` as Parquet."""
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new file to write; it replaces `path` at the end, or is removed after an error.
+
+    Raises RunError where the disk is full or cannot be written; the old file is left as it was.
+    """
     # A random name, as two threads of one process may replace the same file.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -69,8 +89,11 @@ def _replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -79,7 +102,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not text, not JSON, or absurd
         raise RunError(f"{path} cannot be read: {error}.") from None
     if not isinstance(content, dict):
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")

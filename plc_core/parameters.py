@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import ast
 import difflib
+import json
+import logging
 from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
+from plc_core.files import RunError, project_path
+from plc_core.runs import resolve
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -42,6 +49,52 @@ def checked(values: Mapping[str, Any], model: type[Config]) -> Config:
         raise ParameterError(" ".join(sentences)) from None
 
 
+def notebook_values(notebook: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a notebook, its defaults changed by `parameters`, without running it.
+
+    They are checked against the class that the notebook names in its metadata as `plc_config`
+    ("module:Class"), so that nothing wrong is started.
+
+    Raises:
+        RunError: where `notebook` is none, or has no cell tagged `parameters`.
+        ParameterError: for an unknown name or a wrong value.
+    """
+    import papermill  # not needed by the notebook that reads its own parameters
+
+    # papermill warns where a notebook has no parameters cell; here that is an error.
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    try:
+        found = papermill.inspect_notebook(str(notebook))
+        metadata = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]
+    except FileNotFoundError:
+        raise RunError(f"There is no notebook at {notebook}.") from None
+    except Exception as error:  # papermill and nbformat raise whatever a broken file makes them
+        raise RunError(f"{notebook} is no notebook: {error}") from None
+    if not found:
+        raise RunError(f"{notebook} has no cell tagged 'parameters'; it cannot be run in a batch.")
+    values = {name: ast.literal_eval(str(p["default"])) for name, p in found.items()}
+    for name in parameters:
+        if name not in values:
+            raise ParameterError(_unknown(name, values))
+    values |= {name: _plain(value) for name, value in parameters.items()}
+    if "plc_config" not in metadata:
+        return values
+    module, _, model = metadata["plc_config"].partition(":")
+    config: BaseModel = checked(values, getattr(import_module(module), model))
+    return config.model_dump()
+
+
+def run_folder(values: Mapping[str, Any]) -> Path:
+    """The folder of the run that a notebook with these parameters makes."""
+    return resolve(project_path(str(values["runs_dir"])), str(values["name"]))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") else value  # a number of numpy's
+
+
 def _plain_assignments(cell: str) -> list[str]:
     try:
         statements = ast.parse(cell).body
@@ -51,20 +104,23 @@ def _plain_assignments(cell: str) -> list[str]:
     for statement in statements:
         if not isinstance(statement, ast.Assign):
             return []
-        try:
-            ast.literal_eval(statement.value)
-        except ValueError:
+        # Arithmetic on literals is a value too; a call or another name is a user's own code.
+        if any(isinstance(node, (ast.Call, ast.Name)) for node in ast.walk(statement.value)):
             return []
         names += [target.id for target in statement.targets if isinstance(target, ast.Name)]
     return names
 
 
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}."
+    return f"Unknown parameter {name!r}{hint}"
+
+
 def _sentence(problem: Mapping[str, Any], known: Iterable[str]) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else ""
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}."
-        return f"Unknown parameter {name!r}{hint}"
+        return _unknown(name, known)
     if problem["type"] == "missing":
         return f"The parameter {name!r} is missing."
     message = str(problem["msg"]).removeprefix("Value error, ")

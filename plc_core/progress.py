@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 from tqdm.auto import tqdm
 
 from plc_core.runs import Run
+from plc_core.status import BATCH_VARIABLE
 
-BATCH_VARIABLE = "PLC_BATCH"
-"""Set where notebooks are executed in a batch: the runner shows the progress, the notebook none."""
-
-_SECONDS_BETWEEN_WRITES = 1.0
+SECONDS_BETWEEN_STATUS = 1.0
+"""How often status.json is rewritten at most, while work goes on."""
 
 
 def in_batch() -> bool:
-    """Whether this process is a notebook that is executed in a batch."""
-    return os.environ.get(BATCH_VARIABLE) == "1"
+    """Whether this process is a notebook in a batch: the runner shows the progress then."""
+    return bool(os.environ.get(BATCH_VARIABLE))
 
 
 class Progress:
@@ -38,8 +37,10 @@ class Progress:
                 nonlocal written, done
                 done += amount
                 bar.update(amount)
-                if self.run is not None and time.monotonic() - written > _SECONDS_BETWEEN_WRITES:
-                    written = time.monotonic()
+                now = time.monotonic()
+                late = now - written > SECONDS_BETWEEN_STATUS
+                if self.run is not None and (late or done >= total):
+                    written = now
                     self.run.set_status(phase=name, done=done, total=total)
 
             advance(0)

@@ -12,6 +12,8 @@ from nbconvert.preprocessors import Preprocessor
 from plotly import io as plotly_io
 from plotly.offline import get_plotlyjs
 
+from plc_core.files import replacing
+
 _STYLE = """
 body.jp-Notebook { max-width: 1080px; margin: 0 auto; padding: 24px 16px 64px; }
 .jp-InputPrompt, .jp-OutputPrompt { display: none; }
@@ -43,7 +45,8 @@ def write_report(notebook: Path, html: Path) -> None:
     content = nbformat.read(notebook, as_version=4)
     body, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.parent.name}})
     head = f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>"
-    html.write_text(body.replace("</head>", head, 1), encoding="utf-8")
+    with replacing(html) as written:
+        written.write_text(body.replace("</head>", head, 1), encoding="utf-8")
 
 
 class _Figures(Preprocessor):

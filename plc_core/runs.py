@@ -16,20 +16,21 @@ one; a run can be read while it goes on and after it died. No torch here, and no
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as pads
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
-from plc_core.status import StatusFile, now
+from plc_core.status import BATCH_VARIABLE, StatusFile, now
 
 SCHEMA = 1
 TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata")
@@ -54,6 +55,8 @@ VISITS_SCHEMA = pa.schema(
         ]
     ]
 )
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,127}")
 
@@ -108,41 +111,69 @@ def _summarise(root: Path, folder: Path) -> RunSummary:
             path=folder,
             kind=str(run.info.get("kind", "?")),
             state=str(status.get("state", "?")),
-            created=run.info.get("created"),
-            step=status.get("step"),
-            total_steps=status.get("total_steps"),
-            heartbeat=status.get("heartbeat"),
-            reason=status.get("reason"),
-            config=run.info.get("config") or {},
+            created=_typed(run.info.get("created"), str),
+            step=_typed(status.get("step"), int),
+            total_steps=_typed(status.get("total_steps"), int),
+            heartbeat=_typed(status.get("heartbeat"), str),
+            reason=_typed(status.get("reason"), str),
+            config=_typed(run.info.get("config"), dict) or {},
         )
     except RunError as error:
         return RunSummary(name=folder.name, path=folder, problem=str(error))
 
 
-def create_run(
-    root: Path | str, name: str, info: Mapping[str, Any], replace_analysis: bool = False
-) -> Run:
+def _typed(value: Any, kind: type[T]) -> T | None:
+    # A run of another's making may hold anything; one odd field must not hide the other runs.
+    return value if isinstance(value, kind) else None
+
+
+def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
     """Make the folder of a new run and write run.json; RunError where the name is taken.
 
-    With `replace_analysis`, the folder of an earlier analysis, which holds only what was derived
-    from other runs, is removed first.
+    A name is free again where nothing would be lost: after a run that ended before its first
+    step, and for an analysis, which is derived from other runs, after an earlier one.
     """
     path = resolve(root, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if replace_analysis and path.is_dir() and open_run(path).info.get("kind") == "analysis":
-        shutil.rmtree(path)
     try:
-        path.mkdir()
-    except FileExistsError:
-        raise RunError(
-            f"A run named {name!r} exists in {path.parent}; nothing was changed. Choose another "
-            "name, or delete that folder yourself."
-        ) from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path.parent} cannot hold runs: {error.strerror}.") from None
+    if not (path.is_dir() and _is_replaceable(path, str(info.get("kind")))):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            raise RunError(taken(path)) from None
+        except OSError as error:
+            raise RunError(f"{path} cannot be made: {error.strerror}.") from None
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
-    write_json(path / "run.json", info)
     run = Run(path, info)
-    run.set_status(state="queued")
+    run.set_status(state="queued", reason=None, by=os.environ.get(BATCH_VARIABLE))
+    write_json(path / "run.json", info)
     return run
+
+
+def taken(path: Path) -> str:
+    """The sentence for a run folder that exists already."""
+    sentence = (
+        f"A run named {path.name!r} exists in {path.parent}; nothing was changed. Choose another "
+        "name, or delete that folder yourself."
+    )
+    if any(path.glob("checkpoints/checkpoint-*")):
+        sentence += " To go on with it from its last checkpoint, set resume to true."
+    return sentence
+
+
+def _is_replaceable(path: Path, kind: str) -> bool:
+    try:
+        before = open_run(path)
+        if before.info.get("kind") != kind:
+            return False
+        if kind == "analysis":
+            return True
+        ended = before.status.get("state") in ("failed", "killed")
+    except RunError:
+        return False
+    return ended and not any((path / part).exists() for part in ("visits", "checkpoints"))
 
 
 def open_run(path: Path | str) -> Run:
@@ -184,6 +215,25 @@ class Run:
     def running(self, phase: str) -> AbstractContextManager[None]:
         """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed."""
         return self._status.running(phase)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training came to its end, whatever was done with the run since."""
+        return self.info.get("trained_steps") is not None
+
+    def data_sentence(self) -> str:
+        """What the pairs are and what happened to them on the way, for a person."""
+        data = self.info.get("data")
+        if not data:
+            return "No pairs have been read yet."
+        rules = Counter(row["rule"] for row in data["dropped"])
+        why = f" ({', '.join(f'{rule} {n:,}' for rule, n in rules.items())})" if rules else ""
+        return (
+            f"{data['rows']:,} pairs, {data['flipped']:,} of them with a reversed label; "
+            f"{len(data['dropped']):,} rows left out{why}; {data['truncated']:,} pairs cut to "
+            f"{data['max_length']:,} tokens; {len(data['identical_tokens']):,} with the same "
+            "tokens on both sides."
+        )
 
     def update_info(self, **changes: Any) -> None:
         """Add what only became known after the folder was made to run.json."""

@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from plc_core.files import RunError, read_json, write_json
+
+BATCH_VARIABLE = "PLC_BATCH"
+"""Set where notebooks are executed in a batch, to a token of that execution."""
 
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 120.0
@@ -43,21 +48,47 @@ class StatusFile:
 
     @contextlib.contextmanager
     def running(self, phase: str) -> Iterator[None]:
-        """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed."""
+        """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed.
+
+        Raises RunError where another process is at work on the run.
+        """
+        with self._alone(), self._alive(phase):
+            yield
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        lock = FileLock(self.path.with_name(".lock"), timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunError(
+                f"Another process is at work on the run {self.path.parent.name!r}; wait for it, or "
+                "stop it first."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _alive(self, phase: str) -> Iterator[None]:
         self.change(
             state="running",
             phase=phase,
+            done=None,
+            total=None,
             reason=None,
-            started=now(),
+            started=self.read().get("started") or now(),
             finished=None,
             pid=os.getpid(),
+            by=os.environ.get(BATCH_VARIABLE),
             host=socket.gethostname(),
         )
         stop = threading.Event()
 
         def beat() -> None:
             while not stop.wait(HEARTBEAT_SECONDS):
-                with contextlib.suppress(RunError, OSError):
+                with contextlib.suppress(RunError):
                     self.change()
 
         thread = threading.Thread(target=beat, daemon=True)
@@ -75,7 +106,9 @@ class StatusFile:
         finally:
             stop.set()
             thread.join()
-            self.change(state=state, reason=reason, finished=now())
+            # Where even this cannot be written, the error under way says more.
+            with contextlib.suppress(RunError):
+                self.change(state=state, reason=reason, finished=now())
 
 
 def now() -> str:
@@ -90,7 +123,7 @@ def _is_gone(status: Mapping[str, Any]) -> bool:
             return True
         if status.get("host") == socket.gethostname():
             os.kill(int(status["pid"]), 0)
-    except (ProcessLookupError, TypeError, ValueError, KeyError):
+    except (ProcessLookupError, TypeError, ValueError, KeyError, OverflowError):
         return True
     except PermissionError:
         return False

@@ -10,6 +10,7 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",  # the models are tiny: a second thread only waits for the first
     "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
 }
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json, write_table
 from plc_core.runs import VISITS_SCHEMA
 
@@ -62,7 +63,20 @@ def write_fake_run(
     texts: tuple[tuple[str, str], ...] = (),
     **config: Any,
 ) -> Path:
-    """Write `root/name` and return it; `texts` are the answers of the first pairs."""
+    """Write `root/name` and return it; `texts` are the answers of the first pairs.
+
+    `config` are further parameters of the training notebook.
+    """
+    settings = TrainConfig(
+        name=name,
+        runs_dir=str(root),
+        flip_rate=flip_rate,
+        batch_pairs=batch,
+        pairs_per_forward=batch,
+        epochs=epochs,
+        seed=seed,
+        **config,
+    )
     rng = np.random.default_rng(seed)
     path = root / name
     (path / "visits").mkdir(parents=True)
@@ -99,11 +113,32 @@ def write_fake_run(
             path / "visits" / f"{steps.min():08d}-{steps.max():08d}.parquet",
             pa.Table.from_pandas(rows, schema=VISITS_SCHEMA, preserve_index=False),
         )
-    metrics = _metrics(rng, visits, total)
+    metrics = _metrics(rng, visits, total, settings.beta, settings.objective == "plc")
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
-    write_json(path / "run.json", _info(name, pairs, flip_rate, seed, config))
-    write_json(path / "status.json", _status(state, kept, total))
+    info = fake_info(settings, pairs, int(flipped.sum()))
+    if state != "done":
+        del info["trained_steps"]
+    write_json(path / "run.json", info)
+    write_json(path / "status.json", fake_status(state, kept, total))
     return path
+
+
+def write_fake_report(root: Path, name: str, created: str) -> Path:
+    """A report on other runs, as `make demo` leaves one, and return its folder."""
+    path = root / name
+    path.mkdir(parents=True)
+    (path / "report.html").write_text("<html></html>")
+    info = {"schema": 1, "name": name, "created": created, "kind": "analysis"}
+    write_json(path / "run.json", info | {"config": {"name": name, "runs": ["a", "b"]}})
+    write_json(
+        path / "status.json", {"heartbeat": created, "state": "done", "reason": None, "by": None}
+    )
+    return path
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    """Change some fields of a JSON file."""
+    write_json(path, json.loads(path.read_text()) | changes)
 
 
 def write_broken_runs(root: Path) -> None:
@@ -176,63 +211,107 @@ def _visits(
     )
 
 
-def _metrics(rng: np.random.Generator, visits: pd.DataFrame, total: int) -> pd.DataFrame:
-    means = visits.groupby("step")[["q_clean", "q_flip", "q_tie", "weight", "margin"]].mean()
-    metrics = means.rename(columns={"weight": "weight_mean", "margin": "margin_mean"}).reset_index()
-    step = metrics["step"]
-    deviation = visits.groupby("step")["margin"].std().fillna(0).to_numpy()
-    return metrics.assign(
-        epoch=step / total,
-        loss=0.69 - 0.2 * step / total + rng.normal(0, 0.02, len(step)),
-        learning_rate=5e-4,
-        grad_norm=1.0,
-        margin_std=deviation,
-        ema_mean=metrics["margin_mean"].expanding().mean(),
-        ema_std=pd.Series(deviation).expanding().mean(),
-        gamma=(0.85 * (step / total - 0.07) / 0.93).clip(lower=0),
-        accuracy=0.6,
-        seconds=0.2,
-        pairs_per_second=50.0,
-        floor_bound=0,
+def _metrics(
+    rng: np.random.Generator, visits: pd.DataFrame, total: int, beta: float, corrects: bool
+) -> pd.DataFrame:
+    names = ["margin", "weight", "q_clean", "q_flip", "q_tie"]
+    groups = visits.groupby("step")
+    mean, deviation = groups[names].mean(), groups["margin"].std(ddof=0)
+    step = mean.index.to_series().astype(np.int64)
+    share = step / total
+    reward = {
+        side: beta
+        * (groups[f"policy_{side}"].mean() - groups[f"reference_{side}"].mean()).astype(float)
+        for side in ("chosen", "rejected")
+    }
+    gamma = {"gamma": (0.85 * (share - 0.07) / 0.93).clip(lower=0)} if corrects else {}
+    metrics = pd.DataFrame(
+        {
+            "step": step,
+            "epoch": groups["epoch"].first(),
+            "loss": 0.69 - 0.2 * share + rng.normal(0, 0.02, len(step)),
+            "margin_mean": mean["margin"],
+            "margin_std": deviation,
+            "accuracy": 0.6,
+            "reward_chosen": reward["chosen"],
+            "reward_rejected": reward["rejected"],
+            "weight_mean": mean["weight"],
+            **{name: mean[name] for name in ("q_clean", "q_flip", "q_tie")},
+            "ema_mean": mean["margin"].expanding().mean(),
+            "ema_std": deviation.expanding().mean(),
+            "floor_bound": 0.0,
+            "learning_rate": 5e-4 * (1 - share),
+            "grad_norm": 1.0,
+            **gamma,
+            "seconds": 0.2,
+            "pairs_per_second": 50.0,
+        }
     )
+    return metrics.reset_index(drop=True)
 
 
-def _info(
-    name: str, pairs: int, flip_rate: float, seed: int, config: dict[str, Any]
-) -> dict[str, Any]:
+def fake_info(config: TrainConfig, pairs: int = 200, flipped: int = 60) -> dict[str, Any]:
+    """The run.json of a finished training run, with the keys and types of a real one."""
     return {
         "schema": 1,
-        "name": name,
+        "name": config.name,
+        "created": f"2026-01-{config.seed % 28 + 1:02d}T10:00:00+00:00",
         "kind": "training",
-        "created": f"2026-01-{seed % 28 + 1:02d}T10:00:00+00:00",
-        "config": {
-            "name": name,
-            "objective": "plc",
-            "recipe": "aggressive",
-            "beta": 0.2,
-            "flip_rate": flip_rate,
-            "seed": seed,
-        }
-        | config,
-        "data": {"source": "world", "rows": pairs, "fingerprint": "f" * 16, "dropped": 0},
-        "model": {"name": "world-sft", "weights_hash": "a" * 16},
-        "calibration_order": "update-first",
-        "versions": {"torch": "2.13.0", "transformers": "5.0.0"},
-        "git": "0" * 12,
-        "hardware": "2 cores",
+        "config": config.model_dump(),
+        "data": {
+            "source": config.data,
+            "rows": pairs,
+            "fingerprint": "f" * 16,
+            "dropped": [{"row": 7, "rule": "empty", "reason": "rejected is empty"}],
+            "max_length": config.max_length,
+            "truncated": 2,
+            "identical_tokens": [],
+            "flipped": flipped,
+        },
+        "reference": {
+            "model": "a" * 16,
+            "precision": "torch.float32",
+            "attention": "sdpa",
+            "layout": "packed prompt|chosen|rejected",
+            "computed": pairs,
+            "reused": 0,
+        },
+        "calibration_order": config.order_used(1),
+        "versions": {
+            "python": "3.11.7",
+            "plc-core": "0.1.0",
+            "torch": "2.13.0+cpu",
+            "transformers": "5.24.0",
+            "trl": "1.16.0",
+            "peft": "0.21.2",
+            "accelerate": "1.15.0",
+            "datasets": "5.2.0",
+            "pandas": "3.1.1",
+            "numpy": "2.4.6",
+        },
+        "git": {"commit": "0" * 40, "changed": False},
+        "machine": "Linux x86_64",
+        "hardware": {"device": "CPU", "processes": 1, "threads": 2},
+        "model": {"name": config.model, "parameters": 354_304, "trainable": 354_304},
+        "trained_steps": -(-pairs // config.batch_pairs) * int(config.epochs),
     }
 
 
-def _status(state: str, step: int, total: int) -> dict[str, Any]:
+def fake_status(state: str, step: int, total: int) -> dict[str, Any]:
+    """The status.json of a training run that was in training when it came to `state`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {
-        "state": state,
         "heartbeat": now,
+        "state": state,
+        "reason": "OutOfMemoryError: tried to allocate 2 GiB" if state == "failed" else None,
+        "by": None,
+        "phase": "training",
+        "done": step,
+        "total": total,
         "started": now,
         "finished": now if state in {"done", "failed"} else None,
-        "step": step,
-        "total_steps": total,
-        "reason": "OutOfMemoryError: tried to allocate 2 GiB" if state == "failed" else None,
         "pid": os.getpid(),
         "host": "elsewhere" if state == "running" else socket.gethostname(),
+        "step": step,
+        "total_steps": total,
     }

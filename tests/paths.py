@@ -1,6 +1,8 @@
 """Where things lie, and what to skip where the reference material is not there."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,3 +16,8 @@ def shared_file(relative: str) -> Path:
     if not path.exists():
         pytest.skip(f"the reference material is not beside this checkout: no shared/{relative}")
     return path
+
+
+def reference_vectors() -> dict[str, Any]:
+    """Losses and gradients that every implementation must give, float64, ten digits."""
+    return json.loads((ROOT / "tests" / "data" / "vectors.json").read_text())

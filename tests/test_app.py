@@ -1,5 +1,6 @@
 """Every page on good, broken, live and failed runs and on texts that try to break out."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +12,15 @@ from streamlit.testing.v1 import AppTest
 
 from app.marking import marked, plain
 from plc_core.analysis import audit
+from plc_core.files import write_json
 from plc_core.runs import open_run
-from tests.fake_run import NASTY_TEXTS, write_broken_runs, write_fake_run
+from tests.fake_run import (
+    NASTY_TEXTS,
+    change_json,
+    write_broken_runs,
+    write_fake_report,
+    write_fake_run,
+)
 from tests.paths import ROOT
 
 PAGES = ("views/runs.py", "views/pairs.py", "views/ties.py")
@@ -145,6 +153,72 @@ def test_failed_and_live_runs_tell_their_state(opened: Opened) -> None:
     assert table.loc["half", "state"] == "unreadable"
 
 
+def test_a_run_that_ended_early_says_from_where_it_can_go_on(
+    opened: Opened, tmp_path: Path
+) -> None:
+    failed = write_fake_run(tmp_path, "failed", pairs=20, state="failed")
+    assert "resume" not in said(opened("views/runs.py", root=tmp_path, run="failed"))
+    for step in (4, 8):
+        (failed / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+    write_json(failed / "checkpoints" / "checkpoint-4" / "trainer_state.json", {"global_step": 4})
+    app = opened("views/runs.py", root=tmp_path, run="failed")
+    assert "after step 4: start it again with the same parameters and `-p resume true`" in said(app)
+
+
+def test_live_runs_say_what_they_do(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "live", pairs=20, state="running")
+    change_json(path / "status.json", phase="reference *log-probs*", done=1024, total=4096)
+    bar = opened("views/runs.py", root=tmp_path).get("progress")[0].proto
+    assert bar.text.startswith(r"reference \*log\-probs\*\: 1\,024 of 4\,096 · heartbeat")
+    assert bar.value == 25
+    change_json(path / "status.json", phase="preparing", done=None, total=None)
+    bar = opened("views/runs.py", root=tmp_path).get("progress")[0].proto
+    assert bar.text.startswith("preparing · heartbeat")
+
+
+def test_the_default_is_the_newest_training_run_with_visits(opened: Opened, tmp_path: Path) -> None:
+    write_fake_run(tmp_path, "trained", pairs=20, seed=1)
+    early = write_fake_run(tmp_path, "early", pairs=20, seed=2)
+    shutil.rmtree(early / "visits")
+    write_fake_report(tmp_path, "report", "2026-02-01T00:00:00+00:00")
+    app = opened("views/runs.py", root=tmp_path)
+    assert app.query_params["run"] == "trained"
+    assert app.get("plotly_chart")
+    write_fake_run(tmp_path, "later", pairs=20, seed=9)
+    app.run()
+    assert "Shown below: trained" in said(app)
+    app.switch_page("views/pairs.py").run()
+    assert app.selectbox(key="run_picker").value == "trained"
+
+
+def test_reports_are_listed_apart(opened: Opened, tmp_path: Path) -> None:
+    run = write_fake_run(tmp_path, "trained", pairs=20)
+    (run / "report.html").write_text("")
+    report = write_fake_report(tmp_path, "report", "2026-02-01T09:30:00+00:00")
+    app = opened("views/runs.py", root=tmp_path)
+    runs, listed = app.dataframe[0].value, app.dataframe[1].value
+    assert runs["run"].tolist() == ["trained"]
+    assert listed["report"].tolist() == ["report", "trained"]
+    assert listed["created"].tolist() == ["2026-02-01 09:30 UTC", "2026-01-01 10:00 UTC"]
+    assert listed["file"].tolist() == [f"{folder}/report.html" for folder in (report, run)]
+    app.switch_page("views/ties.py").run()
+    assert app.selectbox(key="run_picker").options == ["trained"]
+    for page in PAGES:
+        assert "is an analysis" in said(opened(page, root=tmp_path, run="report"))
+
+
+def test_the_list_shows_nothing_of_a_linked_record(opened: Opened, tmp_path: Path) -> None:
+    outside = write_fake_run(tmp_path / "outside", "secret", pairs=20, model="secret-model")
+    root = tmp_path / "runs"
+    write_fake_run(root, "good", pairs=20)
+    inner = write_fake_run(root, "inner", pairs=20, seed=1)
+    (inner / "run.json").unlink()
+    (inner / "run.json").symlink_to(outside / "run.json")
+    table = opened("views/runs.py", root=root).dataframe[0].value.set_index("run")
+    assert table.loc["inner", ["state", "model"]].tolist() == ["unreadable", ""]
+    assert "leads outside" in table.loc["inner", "remark"]
+
+
 def test_the_runs_filter_finds_by_name_and_setting(opened: Opened) -> None:
     app = opened("views/runs.py")
     app.text_input[0].set_value("plc oth").run()
@@ -162,10 +236,53 @@ def test_provenance_shows_what_differs(opened: Opened) -> None:
     assert "config.beta" in app.dataframe[-1].value["field"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("section", "change", "sentence"),
+    [
+        ("reference", {"model": "b" * 16}, "different starting weights (reference.model)"),
+        ("data", {"fingerprint": "e" * 16}, "different data (data.fingerprint)"),
+    ],
+)
+def test_runs_that_are_not_like_for_like_are_told(
+    opened: Opened, tmp_path: Path, section: str, change: dict[str, str], sentence: str
+) -> None:
+    paths = [write_fake_run(tmp_path, name, pairs=20) for name in ("a", "b")]
+    assert not opened("views/runs.py", root=tmp_path, run=["a", "b"]).warning
+    info = open_run(paths[1]).info
+    change_json(paths[1] / "run.json", **{section: info[section] | change})
+    assert sentence in said(opened("views/runs.py", root=tmp_path, run=["a", "b"]))
+
+
+def test_runs_of_older_versions_are_compared_by_what_they_hold(
+    opened: Opened, tmp_path: Path
+) -> None:
+    paths = [write_fake_run(tmp_path, name, pairs=20) for name in ("a", "b", "new")]
+    for path, weights in zip(paths, ("1" * 16, "2" * 16), strict=False):
+        change_json(path / "run.json", reference={"weights": weights}, data={"rows": 20})
+    old = opened("views/runs.py", root=tmp_path, run=["a", "b"])
+    assert "different starting weights (reference.weights)" in said(old)
+    assert "in another form" in said(old)
+    assert "cannot be told" in said(opened("views/runs.py", root=tmp_path, run=["a", "new"]))
+
+
+def test_the_data_of_a_run_is_told_in_a_sentence(opened: Opened, runs: Path) -> None:
+    assert plain(open_run(runs / "good").data_sentence()) in said(opened("views/runs.py"))
+
+
+def test_runs_without_a_correction_are_shown(opened: Opened, tmp_path: Path) -> None:
+    write_fake_run(tmp_path, "dpo", pairs=20, objective="dpo")
+    chart = opened("views/runs.py", root=tmp_path).get("plotly_chart")[0]
+    assert "no correction under this objective" in chart.proto.spec
+    assert "dpo corrects nothing" in said(opened("views/pairs.py", root=tmp_path))
+
+
 def test_pairs_filters_and_sorting(opened: Opened) -> None:
     app = opened("views/pairs.py", run="good")
     everything = app.dataframe[0].value
-    assert everything["q_flip"].is_monotonic_decreasing
+    assert (everything["weight"] * everything["q_flip"]).is_monotonic_decreasing
+    assert everything["step"].notna().all()
+    app.selectbox(key="kept_pairs_sort").set_value("q_flip").run()
+    assert app.dataframe[0].value["q_flip"].is_monotonic_decreasing
     app.multiselect(key="kept_pairs_state").set_value(["tie"]).run()
     app.selectbox(key="kept_pairs_sort").set_value("q_tie").run()
     app.slider(key="kept_pairs_q").set_value((0.0, 0.5)).run()
@@ -218,7 +335,7 @@ def test_odd_texts_are_shown_literally(opened: Opened, runs: Path, place: int) -
 
 
 def test_unseen_characters_are_shown_by_their_codes() -> None:
-    chosen, rejected = marked("a\0 \ud800 \u202eb\r\n", "<i>&amp;")
+    chosen, rejected, _ = marked("a\0 \ud800 \u202eb\r\n", "<i>&amp;")
     for code in (r"\x00", r"\ud800", r"\u202e", r"\r"):
         assert f">{code}</span>" in chosen
     assert "&lt;i&gt;&amp;amp;" in rejected
@@ -226,12 +343,21 @@ def test_unseen_characters_are_shown_by_their_codes() -> None:
 
 
 def test_only_differing_words_are_marked() -> None:
-    chosen, rejected = marked("the red\n  kettle", "the blue\n  kettle")
+    chosen, rejected, note = marked("the red\n  kettle", "the blue\n  kettle")
+    assert note.startswith("Marked words are those")
     assert ">the <mark>red</mark>\n  kettle<" in chosen
     assert ">the <mark>blue</mark>\n  kettle<" in rejected
     assert "<mark>" not in marked("same text", "same text")[0]
     assert "<mark>" not in marked("word " * 2000, "x")[0]
     assert "(missing)" in marked(None, "x")[0]
+
+
+def test_why_nothing_is_marked_is_said() -> None:
+    apart = marked("one two three the four five", "six the seven eight nine ten")
+    assert "<mark>" not in apart.chosen + apart.rejected
+    assert "less than 30 % of their words" in apart.note
+    assert "above 1,500 words" in marked("word " * 2000, "x").note
+    assert "an answer is empty" in marked("", "x").note
 
 
 def opened_pair(opened: Opened, runs: Path, place: int) -> AppTest:

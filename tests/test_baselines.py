@@ -12,7 +12,7 @@ from torch import tensor
 
 from plc_core.objective import OBJECTIVES, NonFiniteError, PairLogps, build_objective
 from plc_core.objective.gamma_po import dynamic_targets
-from tests.paths import shared_file
+from tests.paths import reference_vectors
 
 
 def f64(values):
@@ -28,7 +28,7 @@ def close(actual, expected, tolerance=1e-9):
 
 @pytest.fixture(scope="module")
 def vectors():
-    return json.loads(shared_file("spec/vectors.json").read_text())
+    return reference_vectors()
 
 
 @pytest.fixture

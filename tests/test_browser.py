@@ -9,6 +9,9 @@ import pytest
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
 
+ROW = 33
+"""Height of a table's row in pixels."""
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -46,7 +49,7 @@ def test_from_the_runs_to_a_pair_and_back_by_its_link(address: str, runs: Path) 
         def click_row(number: int) -> None:
             box = page.get_by_test_id("stDataFrame").first.bounding_box()
             assert box is not None
-            page.mouse.click(box["x"] + 16, box["y"] + 35 * (number + 1.5))
+            page.mouse.click(box["x"] + 16, box["y"] + ROW * (number + 1.5))
 
         page.goto(address)
         expect(page.get_by_role("heading", name="Runs")).to_be_visible()
@@ -89,7 +92,10 @@ def _ids(runs: Path) -> list[str]:
 
 
 def _third(runs: Path) -> str:
-    """The pair in the fourth row of the table, which is sorted by q_flip."""
+    """The pair in the fourth row of the table, which is sorted by the correction."""
     visits = pd.concat(map(pd.read_parquet, sorted((runs / "newer" / "visits").iterdir())))
-    ordered = visits.sort_values(["q_flip", "pair_id"], ascending=[False, True])
+    visits["correction"] = visits["weight"] * visits["q_flip"]
+    ordered = visits.sort_values(
+        ["correction", "q_flip", "pair_id"], ascending=[False, False, True]
+    )
     return str(ordered["pair_id"].iloc[3])

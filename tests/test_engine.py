@@ -16,7 +16,7 @@ from transformers import (
 from plc_core.data import DataError, flip_labels, pairs_from_rows
 from plc_core.data.world import CHECKPOINT
 from plc_core.engine.logprobs import pair_logps, response_logps
-from plc_core.engine.models import ModelError, add_lora, load_policy, weights_hash
+from plc_core.engine.models import ModelError, add_lora, load_policy, model_identity
 from plc_core.engine.packing import PairCollator, attention_mask
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
@@ -221,7 +221,7 @@ def test_a_pair_that_the_template_refuses_is_named(world):
 def referenced(pairs, world, folder, model=None):
     policy, tokenizer = world
     tokens, _ = tokenize_pairs(pairs, tokenizer, 128)
-    return with_reference(tokens, model or policy, folder, PairCollator(256), 16, Progress())
+    return with_reference(tokens, model or policy, folder, PairCollator(256), 16, False, Progress())
 
 
 def test_the_reference_is_computed_once_and_serves_both_directions(world, pairs, tmp_path):
@@ -269,8 +269,8 @@ def test_the_reference_pass_leaves_the_random_state_alone(world, pairs, tmp_path
 
 
 def test_weights_are_named_by_their_content(world):
-    assert weights_hash(load_policy("world")[0]) == weights_hash(world[0])
-    assert weights_hash(load_policy("world", "bf16")[0]) != weights_hash(world[0])
+    assert model_identity(load_policy("world")[0]) == model_identity(world[0])
+    assert model_identity(load_policy("world", "bf16")[0]) != model_identity(world[0])
 
 
 # ---- models and sampling ------------------------------------------------------------------------

@@ -41,6 +41,13 @@ def test_overlaid_runs_have_colours_of_their_own(run: Run) -> None:
     assert names(figure).count("b") == 4
     assert not {trace.line.color for trace in figure.data} & set(figures.STATE_COLOURS.values())
     assert sum(bool(trace.showlegend) for trace in figure.data) == 2
+    assert "no correction" not in said(figure)
+
+
+def test_a_panel_that_no_run_logged_says_so(run: Run) -> None:
+    figure = figures.training_curves({"dpo": run.metrics().drop(columns=["gamma"])})
+    assert "no correction under this objective" in said(figure)
+    assert [any(y is not None for y in trace.y) for trace in figure.data].count(False) == 1
 
 
 def test_routing_by_state_carries_means_intervals_and_n(run: Run) -> None:
@@ -98,12 +105,16 @@ def test_tie_selectivity_keeps_the_two_scales_apart(run: Run) -> None:
     assert [trace.yaxis for trace in figure.data] == ["y", "y2", "y", "y2"]
     assert list(figure.data[0].y) == slices[["q_tie_mean", "q_tie_median"]].iloc[0].tolist()
     assert figure.data[0].name == "bottom 20% of the score gap (n = 60)"
+    # Margins may be of any size: significant digits, and powers of ten rather than µ.
+    tiny = slices.assign(abs_margin_median=4.578e-6)
+    assert figures.tie_selectivity(tiny).data[1].text[1] == "4.58e-06"
+    assert figure.layout.yaxis2.exponentformat == "power"
 
 
 def test_tie_ceiling_ends_the_axis(run: Run) -> None:
     table = audit.routing_by_state(run.visits(), run.pairs())
     figure = figures.tie_ceiling(table, audit.tie_ceiling(run.visits()))
-    assert "ceiling 0.13" in said(figure)
+    assert "largest seen 0.13" in said(figure)
     assert max(figure.data[0].x) < figure.layout.xaxis.range[1] < 0.2
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import papermill
 import pytest
 
-from plc_core.batch import NotebookError, main, run_jobs, run_notebook
+from plc_core.batch import NotebookError, main, run_notebook
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError
+from plc_core.jobs import run_jobs
 from plc_core.parameters import ParameterError, notebook_parameters
 from plc_core.runs import open_run
 from tests.paths import ROOT

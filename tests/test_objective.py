@@ -16,7 +16,7 @@ from plc_core.objective import (
     build_objective,
 )
 from plc_core.objective.routing import correction_strength
-from tests.paths import shared_file
+from tests.paths import reference_vectors, shared_file
 
 
 def f64(values):
@@ -30,10 +30,6 @@ def logps_of(margin, beta=1.0):
     return PairLogps(chosen, zero, zero, zero, one, one)
 
 
-def vectors():
-    return json.loads(shared_file("spec/vectors.json").read_text())
-
-
 def close(actual, expected, tolerance=1e-9):
     torch.testing.assert_close(
         actual.to(torch.float64), f64(expected), atol=tolerance, rtol=tolerance
@@ -41,7 +37,7 @@ def close(actual, expected, tolerance=1e-9):
 
 
 def test_dpo_gives_the_reference_numbers():
-    batch, expected = vectors()["common_batch"], vectors()["dpo"]
+    batch, expected = reference_vectors()["common_batch"], reference_vectors()["dpo"]
     policy_chosen = f64(batch["logp_pi_w"]).requires_grad_()
     logps = PairLogps(
         policy_chosen,
@@ -65,7 +61,7 @@ def test_dpo_gives_the_reference_numbers():
     ],
 )
 def test_plc_gives_the_reference_numbers(case):
-    inputs, expected = vectors()[case]["inputs"], vectors()[case]["out"]
+    inputs, expected = reference_vectors()[case]["inputs"], reference_vectors()[case]["out"]
     recipe = Recipe(
         inputs["alpha"], inputs["tau_dir"], inputs["tau_tie"], 0.0, inputs["gamma_t"],
         inputs["kappa"],
@@ -259,3 +255,7 @@ def test_a_foreign_state_is_refused():
         build_objective("plc", beta=1.0).load_state_dict({"ema": 1})
     with pytest.raises(ValueError, match="DPO has no state"):
         build_objective("dpo", beta=1.0).load_state_dict({"calibration": {}})
+
+
+def test_the_committed_vectors_are_the_specifications():
+    assert json.loads(shared_file("spec/vectors.json").read_text()) == reference_vectors()

@@ -46,16 +46,40 @@ def test_a_taken_name_is_refused_and_nothing_is_changed(run):
     before = (run.path / "run.json").read_bytes()
     with pytest.raises(RunError, match="'first' exists"):
         create_run(run.path.parent, "first", {})
-    with pytest.raises(RunError, match="'first' exists"):
-        create_run(run.path.parent, "first", {}, replace_analysis=True)
     assert (run.path / "run.json").read_bytes() == before
 
 
 def test_an_analysis_may_be_made_again(tmp_path):
     first = create_run(tmp_path, "report", {"kind": "analysis"})
-    (first.path / "old").touch()
-    create_run(tmp_path, "report", {"kind": "analysis"}, replace_analysis=True)
-    assert not (first.path / "old").exists()
+    (first.path / "report.html").write_text("old")
+    create_run(tmp_path, "report", {"kind": "analysis", "config": {"a": 1}})
+    # The old report stays until the new one replaces it.
+    assert (first.path / "report.html").read_text() == "old"
+    assert open_run(first.path).info["config"] == {"a": 1}
+    with pytest.raises(RunError, match="'report' exists"):
+        create_run(tmp_path, "report", {"kind": "training"})
+
+
+def test_a_run_that_ended_before_its_first_step_gives_its_name_back(run):
+    with pytest.raises(RunError), run.running("preparing"):
+        raise RunError("no such model")
+    again = create_run(run.path.parent, "first", {"kind": "training"})
+    assert again.status["state"] == "queued"
+    assert again.status["reason"] is None
+    again.append_visits(visits(0))
+    with pytest.raises(RuntimeError), again.running("training"):
+        raise RuntimeError
+    with pytest.raises(RunError, match="'first' exists"):
+        create_run(run.path.parent, "first", {"kind": "training"})
+
+
+def test_only_one_process_works_on_a_run(run):
+    with run.running("training"):
+        with pytest.raises(RunError, match="Another process is at work on the run 'first'"):
+            open_run(run.path).running("training").__enter__()
+        assert run.status["state"] == "running"
+    with open_run(run.path).running("training"):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -192,7 +216,7 @@ def test_a_full_disk_leaves_the_old_file(run, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     before = (run.path / "run.json").read_bytes()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match=r"run\.json cannot be written: No space left"):
         run.update_info(more=1)
     assert (run.path / "run.json").read_bytes() == before
     assert not list(run.path.glob(".*.tmp"))

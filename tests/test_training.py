@@ -1,29 +1,41 @@
 """Training runs on the embedded world: the record, invariance, resuming, bad input."""
 
+import contextlib
 import json
+import os
 import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import safetensors.torch
 import torch
 from transformers import TrainerCallback
 
 from plc_core import evaluate
+from plc_core.data import DataError
 from plc_core.engine import pipeline
+from plc_core.engine.arguments import check_processes
+from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.objective_state import STATE_FILE
-from plc_core.engine.pipeline import last_checkpoint, train
+from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.evaluation.generate import load_trained
 from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run
+from tests.fake_run import fake_info
+from tests.paths import ROOT
 
 SMALL = {
     "num_pairs": 64, "batch_pairs": 16, "pairs_per_forward": 16, "flip_rate": 0.3,
     "eval_prompts": 0, "learning_rate": 1e-3,
 }  # fmt: skip
+PROMPT = "cook soup . cover chop , boil . skip bake ."
 WEIGHTS = "model.safetensors"
 
 
@@ -46,7 +58,7 @@ def state_of(run, step):
 
 
 def weights_of(run):
-    return (last_checkpoint(run) / WEIGHTS).read_bytes()
+    return (trained_checkpoint(run) / WEIGHTS).read_bytes()
 
 
 def test_the_run_folder_says_everything(plc):
@@ -57,7 +69,7 @@ def test_the_run_folder_says_everything(plc):
     assert run.info["calibration_order"] == "update-first"
     assert run.info["data"]["rows"] == len(run.pairs()) == 64
     assert run.info["data"]["flipped"] == run.pairs()["flipped"].sum() > 5
-    assert run.info["reference"]["weights"]
+    assert run.info["reference"]["model"]
     assert run.info["versions"]["transformers"]
     metrics = run.metrics()
     assert metrics["step"].tolist() == [0, 1, 2, 3]
@@ -102,8 +114,8 @@ def test_step_zero_is_the_reference(plc):
     assert plc.metrics()["loss"][0] == pytest.approx(0.693147, abs=1e-5)
 
 
-@pytest.fixture(scope="module")
-def in_double():
+@contextlib.contextmanager
+def doubled():
     """Double precision: Adam divides by the gradient's size, so fp32 noise would grow to 1e-3."""
     with pytest.MonkeyPatch.context() as patch:
         original = pipeline.load_policy
@@ -113,9 +125,16 @@ def in_double():
         yield
 
 
+@pytest.fixture
+def in_double():
+    with doubled():
+        yield
+
+
 @pytest.fixture(scope="module")
-def whole_step(folder, in_double):
-    return train(small(folder, "whole", calibration_order="score-first"))
+def whole_step(folder):
+    with doubled():
+        return train(small(folder, "whole", calibration_order="score-first"))
 
 
 @pytest.mark.parametrize("pairs_per_forward", [1, 4, 8])
@@ -188,35 +207,122 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(folder, monkeypat
     )
     assert state_of(resumed, 4) == state_of(whole, 4)
     file = WEIGHTS if name != "lora" else "adapter_model.safetensors"
-    both = [(last_checkpoint(r) / file).read_bytes() for r in (resumed, whole)]
+    both = [(trained_checkpoint(r) / file).read_bytes() for r in (resumed, whole)]
     assert both[0] == both[1]
     assert resumed.status["state"] == "done"
 
 
-def test_a_checkpoint_without_its_state_is_a_sentence(folder, monkeypatch):
-    config, run = interrupted(folder, "stateless", monkeypatch, 3)
-    (run.path / "checkpoints" / "checkpoint-2" / STATE_FILE).unlink()
-    visits = run.visits()
-    with pytest.raises(RunError, match=f"has no {STATE_FILE}"):
-        train(config.model_copy(update={"resume": True}))
-    pd.testing.assert_frame_equal(open_run(run.path).visits(), visits)
+@pytest.fixture(scope="module")
+def half(folder, tmp_path_factory):
+    """A run that was interrupted after step 3, with a checkpoint after step 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        return interrupted(folder, "half", patch, 3)
+
+
+def copied(half, tmp_path):
+    config, run = half
+    shutil.copytree(run.path, tmp_path / "half")
+    return config.model_copy(update={"resume": True, "runs_dir": str(tmp_path)})
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", "{}", '{"step": 2, "objective": {}}',
-                '{"step": 2, "objective": {"calibration": {"average": [1, 2]}}}']
+    ("name", "damage", "sentence"),
+    [
+        (STATE_FILE, "remove", f"has no {STATE_FILE}"),
+        (STATE_FILE, "truncate", f"{STATE_FILE} cannot be read"),
+        (STATE_FILE, "[]", "should hold a JSON object"),
+        (STATE_FILE, "{}", "not the state of this run's objective"),
+        (STATE_FILE, '{"step": 2, "objective": {}}', "not the state of this run's objective"),
+        (STATE_FILE, '{"step": 2, "objective": {"calibration": {"average": [1, 2]}}}',
+         "not the state of this run's objective"),
+        ("model.safetensors", "remove", "has no weights"),
+        ("model.safetensors", "truncate", r"model\.safetensors of the checkpoint is damaged"),
+        ("optimizer.pt", "remove", r"has no optimizer\.pt"),
+        ("optimizer.pt", "truncate", r"optimizer\.pt of the checkpoint is damaged"),
+        ("scheduler.pt", "remove", r"has no scheduler\.pt"),
+        ("rng_state.pth", "truncate", r"rng_state\.pth of the checkpoint is damaged"),
+    ],
 )  # fmt: skip
-def test_a_damaged_state_is_a_sentence(folder, plc, content, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(plc.path, copy)
-    (copy / "checkpoints" / "checkpoint-4" / STATE_FILE).write_text(content)
-    config = TrainConfig(
-        **(plc.info["config"] | {"name": "copy", "runs_dir": str(tmp_path), "resume": True})
-    )
-    info = open_run(copy).info | {"config": config.model_dump()}
-    (copy / "run.json").write_text(json.dumps(info))
-    with pytest.raises(RunError, match=r"plc_state\.json"):
+def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
+    half, tmp_path, name, damage, sentence
+):
+    config = copied(half, tmp_path)
+    path = tmp_path / "half" / "checkpoints" / "checkpoint-2" / name
+    if damage == "remove":
+        path.unlink()
+    elif damage == "truncate":
+        truncated(path)
+    else:
+        path.write_text(damage)
+    before = open_run(tmp_path / "half").visits()
+    with pytest.raises(RunError, match=sentence):
         train(config)
+    run = open_run(tmp_path / "half")
+    pd.testing.assert_frame_equal(run.visits(), before)
+    assert run.status["state"] == "killed"
+
+
+@pytest.mark.parametrize("damage", ["remove", "truncate"])
+def test_a_checkpoint_that_was_cut_off_is_passed_over(half, plc, tmp_path, damage):
+    config = copied(half, tmp_path)
+    checkpoints = tmp_path / "half" / "checkpoints"
+    shutil.copytree(checkpoints / "checkpoint-2", checkpoints / "checkpoint-3")
+    state = checkpoints / "checkpoint-3" / "trainer_state.json"
+    if damage == "remove":
+        state.unlink()
+    else:
+        truncated(state)
+    pd.testing.assert_frame_equal(train(config).visits(), plc.visits())
+
+
+def test_a_run_without_a_checkpoint_starts_again(half, plc, tmp_path):
+    config = copied(half, tmp_path)
+    shutil.rmtree(tmp_path / "half" / "checkpoints")
+    run = train(config)
+    pd.testing.assert_frame_equal(run.visits(), plc.visits())
+    assert run.metrics()["step"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("part", ["visits", "metrics.parquet"])
+def test_a_record_with_a_gap_is_a_sentence(half, tmp_path, part):
+    config = copied(half, tmp_path)
+    path = tmp_path / "half" / part
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(RunError, match=f"its {part} lacks 2 of the steps before"):
+        train(config)
+
+
+def test_lost_pairs_are_written_again(half, plc, tmp_path):
+    config = copied(half, tmp_path)
+    (tmp_path / "half" / "pairs.parquet").unlink()
+    assert train(config).pairs()["pair_id"].tolist() == plc.pairs()["pair_id"].tolist()
+
+
+def test_a_finished_run_is_returned_as_it_is(folder, plc):
+    before = {p: p.stat().st_mtime_ns for p in plc.path.rglob("*")}
+    assert train(small(folder, "plc", save_steps=2, resume=True)).path == plc.path
+    assert {p: p.stat().st_mtime_ns for p in plc.path.rglob("*")} == before
+
+
+def test_a_run_does_not_go_on_with_other_data(folder, monkeypatch, tmp_path):
+    rows = [
+        {"prompt": f"cook soup . cover chop , boil . skip {item} .", "chosen": a, "rejected": b}
+        for item in ("salt", "bake", "fry")
+        for a, b in (("then chop it .", "then boil it ."), ("then boil it .", "well"))
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    changes = {"data": str(file), "num_pairs": None, "batch_pairs": 2, "pairs_per_forward": 2}
+    config, run = interrupted(folder, "other-data", monkeypatch, 2, **changes)
+    before = run.visits()
+    file.write_text("\n".join(map(json.dumps, rows[:4])))
+    with pytest.raises(RunError, match="its data changed since it began"):
+        train(config.model_copy(update={"resume": True}))
+    pd.testing.assert_frame_equal(open_run(run.path).visits(), before)
 
 
 def test_only_the_same_parameters_go_on(folder, plc):
@@ -265,6 +371,107 @@ def test_a_log_prob_that_is_not_finite_stops_the_run_and_names_the_pairs(folder,
     assert run.pairs()["pair_id"][7] in run.status["reason"]
 
 
+def test_a_smaller_last_batch_and_micro_batch_weigh_by_their_pairs(folder, in_double):
+    """45 pairs in steps of 16: the last step has 13, its last micro-batch 5 of 8."""
+    config = {"num_pairs": 45, "epochs": 2.0, "calibration_order": "score-first"}
+    whole = train(small(folder, "uneven-whole", **config))
+    split = train(small(folder, "uneven-split", pairs_per_forward=8, **config))
+    assert whole.visits().groupby("step").size().tolist() == [16, 16, 13] * 2
+    columns = ["loss", "grad_norm", "margin_std", "ema_std"]
+    pd.testing.assert_frame_equal(
+        split.metrics()[columns], whole.metrics()[columns], rtol=1e-6, atol=1e-9
+    )
+
+
+def test_two_processes_train_as_one(folder, in_double, tmp_path):
+    """45 pairs over two ranks: the epoch does not divide evenly, and no pair counts twice."""
+    one = train(small(folder, "one-process", num_pairs=45, calibration_order="score-first"))
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import sys, json\n"
+        "from plc_core.engine import pipeline\n"
+        "from plc_core.engine.config import TrainConfig\n"
+        "load = pipeline.load_policy\n"
+        "pipeline.load_policy = lambda *a: (lambda m, t: (m.double(), t))(*load(*a))\n"
+        "pipeline.train(TrainConfig(**json.loads(sys.argv[1])))\n"
+    )
+    config = small(
+        folder, "two-processes", num_pairs=45, calibration_order="score-first", pairs_per_forward=4
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    result = subprocess.run(
+        [*command, str(script), json.dumps(config.model_dump())],
+        capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": "."},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    two = open_run(folder / "two-processes")
+    assert two.status["state"] == "done"
+    assert two.info["hardware"]["processes"] == 2
+    both = (r.visits().set_index(["step", "pair_id"]).sort_index() for r in (two, one))
+    pd.testing.assert_frame_equal(*both, atol=1e-6, rtol=1e-5)
+    columns = ["loss", "grad_norm", "ema_mean", "ema_std"]
+    pd.testing.assert_frame_equal(
+        two.metrics()[columns], one.metrics()[columns], rtol=1e-6, atol=1e-9
+    )
+
+
+def test_a_batch_that_does_not_divide_over_the_processes_is_a_sentence():
+    config = TrainConfig(name="x", batch_pairs=24, pairs_per_forward=8)
+    with pytest.raises(RunError, match=r"must be a multiple .* \(8 × 2\)"):
+        check_processes(config, SimpleNamespace(num_processes=2))
+
+
+def test_bfloat16_trains_fp32_weights_and_says_its_noise(folder):
+    run = train(small(folder, "bf16", precision="bf16"))
+    weights = safetensors.torch.load_file(trained_checkpoint(run) / WEIGHTS)
+    assert {w.dtype for w in weights.values()} == {torch.float32}
+    assert "autocast" in run.info["reference"]["precision"]
+    assert 0 < run.info["margin_noise"]["step_0_std"] < 0.1
+
+
+def test_pairs_without_a_difference_are_said(folder, tmp_path, caplog):
+    same = "then chop it . " * 4
+    rows = [
+        {"prompt": PROMPT, "chosen": same + tail, "rejected": same + "well"}
+        for tail in ("so", "um", "hmm")
+    ]
+    file = tmp_path / "alike.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    changes = {"data": str(file), "num_pairs": None, "max_length": 12}
+    with pytest.raises(DataError, match="3 of 3 pairs have the same tokens on both sides"):
+        train(small(folder, "alike", **changes))
+    rows.append({"prompt": PROMPT, "chosen": "then chop it .", "rejected": "then boil it ."})
+    file.write_text("\n".join(map(json.dumps, rows)))
+    run = train(small(folder, "alike", **changes))  # the failed run gave its name back
+    assert "3 of 4 pairs have the same tokens" in caplog.text
+    assert "3 with the same tokens on both sides" in run.data_sentence()
+
+
+@pytest.mark.parametrize("objective", ["cdpo", "re-po", "gamma-po", "simpo"])
+def test_other_objectives_train_and_resume(folder, monkeypatch, objective):
+    changes = {"objective": objective}
+    if objective == "cdpo":
+        changes["objective_options"] = {"epsilon": 0.2}
+    whole = train(small(folder, f"whole-{objective}", save_steps=2, **changes))
+    config, _ = interrupted(folder, f"cut-{objective}", monkeypatch, 3, **changes)
+    resumed = train(config.model_copy(update={"resume": True}))
+    pd.testing.assert_frame_equal(resumed.visits(), whole.visits())
+    assert "gamma" not in whole.metrics()
+    with pytest.raises(ValueError, match="would ignore 'strength'"):
+        train(small(folder, "wrong", objective=objective, objective_options={"strength": 1}))
+    assert not (folder / "wrong").exists()
+
+
+def test_the_fake_run_of_the_apps_tests_has_the_shape_of_a_real_one(plc):
+    fake = fake_info(TrainConfig(**plc.info["config"]))
+    real = open_run(plc.path).info
+    assert set(fake) == set(real)
+    for name in ("data", "reference", "model", "hardware", "git", "versions", "margin_noise"):
+        assert set(fake[name]) == set(real[name]), name
+        kinds = {key: type(value) for key, value in fake[name].items()}
+        assert kinds == {key: type(value) for key, value in real[name].items()}, name
+
+
 def test_evaluation_answers_held_out_prompts_and_says_the_kl(folder, plc):
     table = evaluate(plc, prompts=24)
     assert table["n"].tolist() == [24] * 4
@@ -294,6 +501,13 @@ def test_evaluation_answers_held_out_prompts_and_says_the_kl(folder, plc):
         ({"name": "x", "pairs_per_forward": 48}, r"\(48\) must divide batch_pairs \(64\)"),
         ({"name": "x", "prior": [0.5, 0.5, 0.5]}, "sum to 1"),
         ({"name": "x", "resume": "yes"}, "'resume' is 'yes'"),
+        ({"name": None}, "'name' is None"),
+        ({"name": "x", "seed": 2**32}, "'seed' is 4294967296"),
+        ({"name": "x", "beta": "1_0"}, "'beta' is '1_0'"),
+        (
+            {"name": "x", "objective_options": {"recipe": "bold"}},
+            "recipe is a parameter of its own",
+        ),
     ],
 )
 def test_wrong_parameters_are_a_sentence_each(values, sentence):

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from marking import MOST_WORDS, STYLE, marked, plain, turn
-from reading import joined, metrics, open_below, pair_visits, runs_root, shown_errors
+from marking import STYLE, marked, plain, turn
+from reading import joined, metrics, open_training, pair_visits, runs_root, shown_errors
 from selection import (
     choose_pair,
     chosen_pair,
@@ -25,14 +25,21 @@ from plc_core.analysis.audit import STATES
 from plc_core.runs import Run
 
 MOST_ROWS = 5_000
-SORTS = {"q_flip": "Highest q_flip", "q_tie": "Highest q_tie", "margin": "Lowest margin"}
-NUMBERS = ["q_clean", "q_flip", "q_tie", "z", "margin", "confidence", "weight"]
-COLUMNS = ["pair_id", "source", *NUMBERS, "score_gap", "flipped", "oracle_state"]
+CORRECTION = "w · q_flip"
+SORTS = {
+    CORRECTION: "Largest correction towards flip",
+    "q_flip": "Highest q_flip",
+    "q_tie": "Highest q_tie",
+    "margin": "Lowest margin",
+}
+NUMBERS = ["q_clean", "q_flip", "q_tie", "z", "margin", "confidence", "weight", CORRECTION]
+COLUMNS = ["pair_id", "source", "step", *NUMBERS, "score_gap", "flipped", "oracle_state"]
 
 TRAJECTORY = Guide(
-    "This pair's q, z and margin m at each step that used it. The grey band is the running mean "
-    "of m ± one deviation, from which z is measured.",
-    "With several epochs, a clean pair's margin rises and its q_flip falls.",
+    "This pair's q, z and margin m at each step that used it. One epoch is one visit, so one "
+    "epoch shows one dot. The grey band is the running mean of m ± one deviation, from which z is "
+    "measured.",
+    "Over several epochs, a clean pair's margin rises and its q_flip falls.",
     "Why. A low margin may be a wrong label, a hard pair, or one that the policy has not learnt.",
 )
 MAP = Guide(
@@ -54,20 +61,21 @@ def page() -> None:
         st.info("No run can be read; the page Runs says why.")
         return
     with shown_errors(name):
-        run = open_below(root, name)
+        run = open_training(root, name)
         table = joined(run)
         table["score_gap"] = _column(table, "score_chosen") - _column(table, "score_rejected")
+        table[CORRECTION] = table["weight"] * table["q_flip"]
         asked = chosen_pair()
         known = asked is not None and bool((table["pair_id"] == asked).any())
         if asked and not known:
             st.warning(f"This run has no pair {plain(asked)}.")
-        view = _filtered(table.reindex(columns=COLUMNS), name)
+        view = _filtered(table.reindex(columns=COLUMNS), run)
         pair_id = _table(view, asked if known else None)
         if pair_id:
             _pair(run, pair_id)
 
 
-def _filtered(table: pd.DataFrame, run: str) -> pd.DataFrame:
+def _filtered(table: pd.DataFrame, run: Run) -> pd.DataFrame:
     """The rows that the filters let through, sorted, with a line that counts them."""
     boxes = st.columns([0.2, 0.22, 0.16, 0.2, 0.22], gap="medium", vertical_alignment="bottom")
     by = boxes[0].selectbox(
@@ -98,13 +106,24 @@ def _filtered(table: pd.DataFrame, run: str) -> pd.DataFrame:
         keep &= table["oracle_state"].isin(chosen)
     if (low, high) != (0.0, 1.0):
         keep &= table["q_flip"].between(low, high)
-    view = table[keep].sort_values([by, "pair_id"], ascending=[by == "margin", True])
+    order = list(dict.fromkeys([by, "q_flip", "pair_id"]))
+    view = table[keep].sort_values(order, ascending=[c in ("margin", "pair_id") for c in order])
     st.caption(
         f"{len(view):,} of {len(table):,} pairs"
         + (f", the first {MOST_ROWS:,} listed" if len(view) > MOST_ROWS else "")
-        + ". Select a row to read the pair below."
+        + f". Select a row to read the pair below. {_weight_note(run)}"
     )
     return view.head(MOST_ROWS)
+
+
+def _weight_note(run: Run) -> str:
+    """What the weight of this run did; only PLC-DPO corrects by it."""
+    objective = str(run.info.get("config", {}).get("objective", "plc"))
+    if objective != "plc":
+        return (
+            f"{plain(objective)} corrects nothing: w is the weight that PLC-DPO would have given."
+        )
+    return f"{CORRECTION} is the share of the pair's loss that was taken with the label reversed."
 
 
 def _options(name: str, column: pd.Series) -> list[str]:
@@ -129,7 +148,7 @@ def _table(view: pd.DataFrame, asked: str | None) -> str | None:
             choose_pair(ids[row])
 
     select_rows(key, [ids.index(shown)] if shown in ids else [])
-    weight = st.column_config.NumberColumn(format="%.3f", width="small")
+    weight = st.column_config.NumberColumn(format="%.3f", width=70)
     st.dataframe(
         view.dropna(axis="columns", how="all"),
         key=key,
@@ -137,10 +156,15 @@ def _table(view: pd.DataFrame, asked: str | None) -> str | None:
         height=300,
         on_select=selected,
         selection_mode="single-row",
+        placeholder="–",
         column_config={
             "pair_id": st.column_config.TextColumn("pair", width="medium", pinned=True),
             "source": st.column_config.TextColumn(width="small"),
+            "step": st.column_config.NumberColumn(format="localized", width=55),
             **dict.fromkeys(NUMBERS, weight),
+            "margin": st.column_config.NumberColumn(
+                format=f"%.{_decimals(view['margin'])}f", width=75
+            ),
             "score_gap": st.column_config.NumberColumn("score gap", format="%.2f", width="small"),
             "flipped": st.column_config.CheckboxColumn("swapped", width="small"),
             "oracle_state": st.column_config.TextColumn("oracle", width="small"),
@@ -149,6 +173,12 @@ def _table(view: pd.DataFrame, asked: str | None) -> str | None:
     if shown not in ids:
         st.caption("The pair below is not in this list.")
     return shown
+
+
+def _decimals(values: pd.Series) -> int:
+    """Decimals that leave three significant digits to the largest of `values`, three at least."""
+    largest = values.abs().max()
+    return max(3, 2 - math.floor(math.log10(largest))) if largest > 0 else 3
 
 
 def _pair(run: Run, pair_id: str) -> None:
@@ -166,14 +196,11 @@ def _pair(run: Run, pair_id: str) -> None:
     with st.expander(f"Prompt · {len(turns)} turn{'s' * (len(turns) != 1)}", expanded=True):
         st.html("".join(turn(str(t["role"]), t["content"] or "") for t in turns) or "–")
     answers = marked(pair.get("chosen"), pair.get("rejected"))
-    for column, kind, html in zip(st.columns(2), ("chosen", "rejected"), answers, strict=True):
+    for column, kind, html in zip(st.columns(2), ("chosen", "rejected"), answers[:2], strict=True):
         score = pair.get(f"score_{kind}")
         column.markdown(f"**{kind.capitalize()}**" + ("" if score is None else f" · {score:.2f}"))
         column.html(html)
-    st.caption(
-        "Marked words are those that the other answer lacks at that place; answers above "
-        f"{MOST_WORDS:,} words are shown unmarked."
-    )
+    st.caption(answers.note)
     chart(figures.pair_trajectory(visits, metrics(run)), TRAJECTORY, key="pair_trajectory")
     curve = joined(run)[["z", *(f"q_{state}" for state in STATES)]]
     here = None if last is None else {str(name): value for name, value in last.items()}
@@ -181,8 +208,9 @@ def _pair(run: Run, pair_id: str) -> None:
 
 
 def _numbers(pair: dict[str, Any], last: pd.Series | None) -> None:
-    names = ["q_clean", "q_flip", "q_tie", "z", "margin", "weight"]
-    shown = {name: "–" if last is None else f"{last[name]:.3f}" for name in names}
+    names = {"q_clean": ".3f", "q_flip": ".3f", "q_tie": ".3f", "z": ".3f", "margin": ".3g"}
+    names["weight"] = ".3f"
+    shown = {n: "–" if last is None else format(last[n], form) for n, form in names.items()}
     scores = [pair.get("score_chosen"), pair.get("score_rejected")]
     chosen, rejected = (math.nan if score is None else float(score) for score in scores)
     shown["score gap"] = "–" if math.isnan(chosen - rejected) else f"{chosen - rejected:+.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from reading import open_below, runs_root, shown_errors, tables
+from reading import open_training, runs_root, shown_errors, tables
 from selection import kept, pick_run
 
 from plc_core.analysis import audit, figures
@@ -22,8 +22,8 @@ SELECTIVITY = Guide(
     "significant, so read the effect size.",
 )
 CEILING = Guide(
-    "Mean q_tie of each group, on a scale that ends at the largest q_tie that this recipe reached.",
-    "True ties lie nearer to the ceiling than clean pairs do.",
+    "Mean q_tie of each group, on a scale that ends at the largest q_tie seen in this run.",
+    "True ties lie nearer to the largest q_tie than clean pairs do.",
     "How many ties there are: q_tie is never the largest of the three, so counting winners would "
     "find none.",
 )
@@ -40,13 +40,13 @@ def page() -> None:
         st.info("No run can be read; the page Runs says why.")
         return
     with shown_errors(name):
-        visits, pairs = tables(open_below(root, name))
+        visits, pairs = tables(open_training(root, name))
         if visits.empty:
             st.info("No pair of this run has been visited yet.")
             return
         st.subheader("Weak against strong score gaps")
         _selectivity(audit.tie_selectivity(visits, pairs, SHARE))
-        st.subheader("q_tie against its ceiling")
+        st.subheader("q_tie against the largest seen")
         routing = audit.routing_by_state(visits, pairs)
         chart(figures.tie_ceiling(routing, audit.tie_ceiling(visits)), CEILING, key="tie_ceiling")
 
@@ -85,7 +85,7 @@ def _slices(slices: pd.DataFrame) -> None:
             "gap_high": st.column_config.NumberColumn("largest gap", format="%.2f"),
             "cut_ties": st.column_config.NumberColumn("equal gaps outside", format="localized"),
             **{
-                f"{measure}_{kind}": st.column_config.NumberColumn(f"{kind} {label}", format="%.4f")
+                f"{measure}_{kind}": st.column_config.NumberColumn(f"{kind} {label}", format="%.4g")
                 for measure, label in (("q_tie", "q_tie"), ("abs_margin", "|m|"))
                 for kind in ("mean", "median")
             },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -93,17 +94,22 @@ def pair_id(prompt: list[dict[str, str]], chosen: str, rejected: str) -> str:
     return hashlib.sha256(json.dumps([turns, chosen, rejected]).encode()).hexdigest()[:16]
 
 
-def pairs_from_rows(rows: Iterable[Mapping[str, Any]], source: str, split: str = "train") -> Pairs:
+def pairs_from_rows(
+    rows: Iterable[Mapping[str, Any] | None], source: str, split: str = "train"
+) -> Pairs:
     """Normalise rows one by one; a row that cannot be a pair is listed with its reason.
 
     A prompt is a text or a list of messages; an answer is a text, or a list of messages whose
     last turn is the answer and whose earlier turns repeat the prompt, or are it where the row has
     no prompt. Other columns are kept as metadata. Source and split are those of the row, if any.
+    None stands for a blank line, which is counted in the numbers of the rows behind it.
     """
     kept: list[dict[str, Any]] = []
     dropped: list[Dropped] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
+        if row is None:
+            continue
         try:
             pair = _normalised(row, source, split)
         except _RowError as problem:
@@ -145,7 +151,9 @@ def _normalised(row: Mapping[str, Any], source: str, split: str) -> dict[str, An
         "metadata": json.dumps(extra, ensure_ascii=True, default=str),
     }
     try:
-        json.dumps([prompt, chosen, rejected], ensure_ascii=False).encode()
+        json.dumps(
+            [prompt, chosen, rejected, pair["source"], pair["split"]], ensure_ascii=False
+        ).encode()
     except UnicodeEncodeError as error:
         raise _RowError("not Unicode", f"a lone surrogate at character {error.start}") from None
     return pair
@@ -213,9 +221,12 @@ def _turns(value: Any, field: str) -> list[dict[str, str]]:
 
 def _score(row: Mapping[str, Any], field: str) -> float | None:
     value = row.get(field)
-    if value is None:
-        return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise _RowError("wrong type", f"{field} is {value!r}, not a number") from None
+        score = math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.inf
+    if isinstance(value, bool):
+        score = math.inf
+    if math.isinf(score):
+        raise _RowError("wrong type", f"{field} is {value!r}, not a finite number")
+    return None if math.isnan(score) else score

@@ -44,7 +44,7 @@ class TrainConfig(BaseModel):
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # gamma after warm-up
     calibration_order: Literal["auto", "update-first", "score-first"] = "auto"
     model: str = "world"  # "world", a local folder, or a name on the hub
-    lora_rank: int = Field(0, ge=0)  # 0 trains all weights
+    lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights
     lora_alpha: int = Field(16, gt=0)
     precision: Literal["fp32", "bf16"] = "fp32"
     data: str = "world"  # "world", or a file of JSON lines
@@ -52,14 +52,16 @@ class TrainConfig(BaseModel):
     flip_rate: float = Field(0.0, ge=0, le=1)  # share of labels to reverse
     max_length: int = Field(1024, ge=4)  # tokens of prompt and longer response
     learning_rate: float = Field(5e-4, gt=0)
-    epochs: float = Field(1.0, gt=0)
-    batch_pairs: int = Field(64, gt=0)  # pairs an optimizer step, all processes together
+    epochs: float = Field(1.0, gt=0, le=1000)
+    batch_pairs: int = Field(
+        64, gt=0, le=1_000_000
+    )  # pairs an optimizer step, all processes together
     pairs_per_forward: int = Field(64, gt=0)  # divides batch_pairs
     row_tokens: int = Field(256, gt=0)  # length of a packed row
     save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps the last one only
     resume: bool = False  # go on from the last checkpoint of the run of this name
     eval_prompts: int = Field(600, ge=0)  # held-out prompts, of the world only
-    seed: int = Field(0, ge=0)  # pairs, flips, order and adapters
+    seed: int = Field(0, ge=0, lt=2**32)  # pairs, flips, order and adapters
 
     @model_validator(mode="before")
     @classmethod
@@ -67,8 +69,28 @@ class TrainConfig(BaseModel):
         # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
         if isinstance(values, dict):
             floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
-            return values | {n: _number(values[n]) for n in floats if n in values}
+            changed = {n: _number(values[n]) for n in floats if n in values}
+            if isinstance(values.get("prior"), (list, tuple)):
+                changed["prior"] = [_number(p) for p in values["prior"]]
+            return values | changed
         return values
+
+    @property
+    def autocast(self) -> bool:
+        """Whether forwards run in bfloat16 by autocast."""
+        return self.precision == "bf16"
+
+    @property
+    def weights_dtype(self) -> str:
+        """How weights are held: those that are trained in fp32, where small updates survive."""
+        return "bf16" if self.autocast and self.lora_rank else "fp32"
+
+    def order_used(self, processes: int) -> str:
+        """What calibration_order "auto" comes to: see `Router`."""
+        whole = self.pairs_per_forward * processes == self.batch_pairs
+        if self.calibration_order == "auto":
+            return "update-first" if whole else "score-first"
+        return self.calibration_order
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
@@ -77,15 +99,18 @@ class TrainConfig(BaseModel):
                 f"pairs_per_forward ({self.pairs_per_forward}) must divide batch_pairs "
                 f"({self.batch_pairs})"
             )
+        routing = {"recipe", "prior", "schedule", "calibration_order"}
+        if both := routing & set(self.objective_options):
+            raise ValueError(f"{', '.join(sorted(both))} is a parameter of its own, not an option")
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return value
+    try:
+        return value if "_" in str(value) else float(value)
+    except (ValueError, OverflowError):
+        return value

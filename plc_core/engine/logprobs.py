@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
 
+from plc_core.engine.models import ModelError
 from plc_core.engine.packing import PairCollator, attention_mask
 
 
@@ -56,6 +59,51 @@ def response_logps(
         batch = {name: tensor.to(device) for name, tensor in collator(rows).items()}
         logps |= dict(zip(members, pair_logps(model, batch)[0].tolist(), strict=True))
     return [logps[i] for i in range(len(prompts))]
+
+
+def autocast(device: torch.device, enabled: bool) -> torch.autocast:
+    """bfloat16 by autocast, as transformers' trainer runs its forwards."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+@torch.no_grad()
+def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
+    """Compare the longest pair, packed beside the shortest, with forwards of single sequences.
+
+    Raises:
+        ModelError: where they differ: the model's attention does more than a mask can say (a
+            sliding window, state-space layers), and its log-probs would be wrong without a word.
+    """
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    sizes = [sum(len(row[name]) for name in names) for row in tokens]
+    places = {max(range(len(sizes)), key=sizes.__getitem__), sizes.index(min(sizes))}
+    rows = [tokens[i] for i in sorted(places)]
+    was_training = model.training
+    model.eval()
+    with autocast(model.device, bf16):
+        batch = PairCollator(sum(sizes[i] for i in places))(rows)
+        packed = torch.stack(pair_logps(model, {k: v.to(model.device) for k, v in batch.items()}))
+        plain = torch.tensor(
+            [[_plain_logp(model, r["prompt_ids"], r[side]) for r in rows] for side in names[1:]]
+        )
+    model.train(was_training)
+    low = bf16 or model.dtype != torch.float32
+    absolute, relative = (1.0, 0.02) if low else (0.01, 1e-4)
+    difference = (packed.cpu() - plain).abs()
+    if not (difference <= absolute + relative * plain.abs()).all():
+        raise ModelError(
+            f"The architecture {type(model).__name__} cannot be trained on packed rows: its "
+            f"log-probs differ by {difference.max():.2g} nats from those of single sequences, as "
+            f"with a sliding window below {max(sizes)} tokens. Lower max_length, or use another "
+            "model."
+        )
+
+
+def _plain_logp(model: PreTrainedModel, prompt: list[int], response: list[int]) -> float:
+    ids = torch.tensor([prompt + response], device=model.device)
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return -cross_entropy(logits, ids[0, len(prompt) :], reduction="sum").item()
 
 
 @contextlib.contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -19,16 +21,14 @@ from transformers import (
 from plc_core.data.world import CHECKPOINT
 from plc_core.files import project_path
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class ModelError(ValueError):
     """A model that cannot be used as asked; the message is a sentence for the user."""
 
 
-def load_policy(
-    model: str, precision: str = "fp32"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model and tokenizer in a local folder, or of the hub, or "world".
 
     Weights are read from safetensors only; code that comes with a model is never run. Dropout is
@@ -44,16 +44,30 @@ def load_policy(
     path = str(folder) if folder.is_dir() else model
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        policy = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype=PRECISIONS[precision],
+            dtype=DTYPES[dtype],
             attn_implementation="sdpa",
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+        policy: PreTrainedModel = loaded[0]
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"The model {model!r} cannot be loaded: {error}") from error
+    missing = sorted(loaded[1]["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"The weights of {model!r} lack {len(missing)} tensors, as {missing[0]!r}; they would "
+            "be random numbers."
+        )
     if tokenizer.chat_template is None:
         raise ModelError(f"The tokenizer of {model!r} has no chat template.")
+    embeddings: Any = policy.get_input_embeddings()
+    rows = embeddings.weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"The tokenizer of {model!r} has {len(tokenizer)} tokens and the model only {rows}."
+        )
     disable_dropout(policy)
     return policy, tokenizer
 
@@ -85,9 +99,15 @@ def add_lora(policy: PreTrainedModel, rank: int, alpha: int) -> PeftModel:
     return adapted
 
 
-def weights_hash(model: nn.Module) -> str:
-    """16 hex digits of the names, types and values of all weights and buffers that are saved."""
-    digest = hashlib.sha256()
+def model_identity(model: PreTrainedModel) -> str:
+    """16 hex digits of what a model computes: its configuration, and all weights and buffers.
+
+    The configuration counts, as the same weights under another rope_theta are another model; where
+    a model lies, its precision and the library's version do not.
+    """
+    ignored = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
+    config = {k: v for k, v in model.config.to_dict().items() if k not in ignored}
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

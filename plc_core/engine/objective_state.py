@@ -21,6 +21,27 @@ from plc_core.objective import Objective, ObjectiveOutput, PairLogps, Router, Ro
 STATE_FILE = "plc_state.json"
 
 
+def load_objective_state(checkpoint: Path, objective: Objective, shadow: Router | None) -> int:
+    """Load the states of a checkpoint and return its step; RunError where they are missing."""
+    path = checkpoint / STATE_FILE
+    if not path.is_file():
+        raise RunError(
+            f"The checkpoint {checkpoint} has no {STATE_FILE}; without the margin's EMA the run "
+            "cannot go on. Delete its folder to use an earlier checkpoint."
+        )
+    state = read_json(path)
+    try:
+        objective.load_state_dict(state["objective"])
+        if shadow is not None:
+            shadow.load_state_dict(state["shadow"])
+        step = int(state["step"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is not the state of this run's objective: {error}") from None
+    if checkpoint.name != f"checkpoint-{step}":
+        raise RunError(f"{path} is the state of step {step}, not of {checkpoint.name}.")
+    return step
+
+
 class CarriesObjective(Trainer):
     """Mixin for trainers: set `objective` and `shadow` with `carry` after `Trainer.__init__`.
 
@@ -64,25 +85,8 @@ class CarriesObjective(Trainer):
         if checkpoint is True:
             checkpoint = get_last_checkpoint(str(self.args.output_dir))
         if checkpoint:
-            self.restore(Path(checkpoint))
+            load_objective_state(Path(checkpoint), self.objective, self.shadow)
         return super().train(resume_from_checkpoint, *args, **kwargs)
-
-    def restore(self, checkpoint: Path) -> int:
-        """Load the states of a checkpoint and return its step; RunError where they are missing."""
-        path = checkpoint / STATE_FILE
-        if not path.is_file():
-            raise RunError(
-                f"The checkpoint {checkpoint} has no {STATE_FILE}; without the margin's EMA "
-                "the run cannot go on. Delete its folder to use an earlier checkpoint."
-            )
-        state = read_json(path)
-        try:
-            self.objective.load_state_dict(state["objective"])
-            if self.shadow is not None:
-                self.shadow.load_state_dict(state["shadow"])
-            return int(state["step"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path} is not the state of this run's objective: {error}") from None
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         # Before the parent writes the weights: a checkpoint with weights has its state.

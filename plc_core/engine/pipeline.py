@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import os
+import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from peft import PeftModel
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,12 +21,16 @@ from transformers import (
     set_seed,
 )
 
-from plc_core.data import Pairs, flip_labels, load_pairs, mark_oracle_states
+from plc_core.data import DataError, Pairs, flip_labels, load_pairs, mark_oracle_states
+from plc_core.engine.arguments import check_processes, training_arguments, training_steps
+from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.logprobs import verify_packing
 from plc_core.engine.models import add_lora, describe, load_policy
+from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.reference import with_reference
-from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.tokens import Truncation, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.visits import VisitRecorder
 from plc_core.engine.world_pairs import WORLD_PAIRS, world_pairs
@@ -37,68 +40,103 @@ from plc_core.progress import Progress
 from plc_core.provenance import provenance
 from plc_core.runs import Run, create_run, open_run, resolve
 
-_RESUMABLE = {"resume", "runs_dir"}
+logger = logging.getLogger(__name__)
+
+_MAY_CHANGE = {"resume", "runs_dir"}
+_NOISE_SHARE = 0.1
 
 
 def train(config: TrainConfig) -> Run:
     """Train as `config` says and return the run; its folder holds everything that is known of it.
 
     A new run needs a new name. With `resume`, the run of that name goes on from its last
-    checkpoint, and ends as if it had not been interrupted.
+    checkpoint (or from the start, if it has none), and ends as if it had not been interrupted; a
+    finished run is returned as it is. Under `accelerate launch` every process calls this, and the
+    first one writes.
 
     Raises:
-        RunError, DataError, ModelError: a sentence; an existing run is never overwritten.
+        RunError, DataError, ModelError, ValueError: a sentence; no run is ever overwritten.
     """
     objective, shadow = _objectives(config)  # wrong options are refused before a folder is made
-    run = _open(config)
-    with run.running("preparing"):
-        progress = Progress(run)
-        set_seed(config.seed)
-        policy, tokenizer = load_policy(config.model, config.precision)
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    check_processes(config, processes)
+    if processes.is_main_process:
+        _open(config)
+    processes.wait_for_everyone()
+    run = open_run(resolve(project_path(config.runs_dir), config.name))
+    if config.resume and run.is_trained:
+        return run
+    # Looked at before anything is changed: a checkpoint that cannot be used costs nothing.
+    checkpoint = last_checkpoint(run) if config.resume else None
+    steps = load_objective_state(checkpoint, objective, shadow) if checkpoint else 0
+    check_record(run, steps)
+    with run.running("preparing") if processes.is_main_process else nullcontext():
+        progress = Progress(run if processes.is_main_process else None)
+        policy, tokenizer = load_policy(config.model, config.weights_dtype)
+        policy.to(processes.device)
         pairs = _pairs(config, policy, tokenizer, progress)
         tokens, truncation = tokenize_pairs(pairs, tokenizer, config.max_length)
+        _warn_of_identical(truncation, len(tokens), config.max_length)
         collator = PairCollator(config.row_tokens)
-        policy.to(PartialState().device)
+        verify_packing(policy, tokens, config.autocast)
         tokens, reference = with_reference(
-            tokens, policy, cache_dir(), collator, config.pairs_per_forward, progress
-        )
+            tokens, policy, cache_dir(), collator, config.pairs_per_forward, config.autocast,
+            progress,
+        )  # fmt: skip
+        if processes.is_main_process:
+            _record(run, config, pairs, truncation, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
         set_seed(config.seed)
         model = (
             add_lora(policy, config.lora_rank, config.lora_alpha) if config.lora_rank else policy
         )
+        recorder = VisitRecorder(run, pairs.dataset["pair_id"], config.beta)
         trainer = PreferenceTrainer(
             model,
-            _arguments(config, run, len(tokens)),
+            training_arguments(config, run, len(tokens), processes),
             tokens,
             collator,
             objective,
             shadow,
-            VisitRecorder(run, pairs.dataset["pair_id"], config.beta),
+            recorder,
         )
         trainer.processing_class = tokenizer
-        trainer.remove_callback(PrinterCallback)
-        if not config.resume:
-            _record(run, config, pairs, truncation, reference, trainer, model)
-        _fit(trainer, run, config, len(tokens))
+        if processes.is_main_process:
+            run.update_info(model={"name": config.model, **describe(model)})
+        if config.resume and processes.is_main_process:
+            run.truncate_after(steps)
+        _fit(trainer, run, training_steps(config, len(tokens)), checkpoint)
     return run
 
 
-def _open(config: TrainConfig) -> Run:
+def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
+    routing: dict[str, Any] = {
+        "recipe": config.recipe,
+        "prior": tuple(config.prior),
+        "schedule": config.schedule,
+        "calibration_order": config.calibration_order,
+    }
+    options = config.objective_options
+    if config.objective == "plc":
+        return build_objective("plc", beta=config.beta, **routing, **options), None
+    objective = build_objective(config.objective, beta=config.beta, **options)
+    return objective, Router(**routing)
+
+
+def _open(config: TrainConfig) -> None:
     parameters = config.model_dump()
+    root = project_path(config.runs_dir)
     if not config.resume:
-        return create_run(
-            project_path(config.runs_dir), config.name, {"kind": "training", "config": parameters}
-        )
-    run = open_run(resolve(project_path(config.runs_dir), config.name))
-    before = run.info.get("config", {})
-    changed = [k for k, v in parameters.items() if k not in _RESUMABLE and before.get(k) != v]
+        create_run(root, config.name, {"kind": "training", "config": parameters})
+        return
+    run = open_run(resolve(root, config.name))
+    before = run.info.get("config") or {}
+    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before.get(k) != v]
     if changed:
         raise RunError(
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
             "changed. Give it the parameters in its run.json, or another name."
         )
-    return run
 
 
 def _pairs(
@@ -116,102 +154,88 @@ def _pairs(
     return mark_oracle_states(pairs) if config.data == "world" else pairs
 
 
-def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
-    routing: dict[str, Any] = {
-        "recipe": config.recipe,
-        "prior": tuple(config.prior),
-        "schedule": config.schedule,
-        "calibration_order": config.calibration_order,
-    }
-    options: dict[str, Any] = config.objective_options
-    if config.objective == "plc":
-        return build_objective("plc", beta=config.beta, **(routing | options)), None
-    objective = build_objective(config.objective, beta=config.beta, **options)
-    return objective, Router(**routing)
-
-
-def _arguments(config: TrainConfig, run: Run, pairs: int) -> TrainingArguments:
-    processes = PartialState().num_processes
-    per_forward = min(config.pairs_per_forward, config.batch_pairs // processes)
-    steps = _steps(config, pairs)
-    return TrainingArguments(
-        output_dir=str(run.path / "checkpoints"),
-        per_device_train_batch_size=per_forward,
-        gradient_accumulation_steps=max(1, config.batch_pairs // (per_forward * processes)),
-        num_train_epochs=config.epochs,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=math.ceil(0.1 * steps),
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        optim="adamw_torch",
-        bf16=config.precision == "bf16" and torch.cuda.is_available(),
-        save_strategy="steps",
-        save_steps=config.save_steps or steps,
-        seed=config.seed,
-        data_seed=config.seed,
-        report_to=[],
-        disable_tqdm=True,
-        log_level="warning",
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-
-
-def _steps(config: TrainConfig, pairs: int) -> int:
-    return math.ceil(math.ceil(pairs / config.batch_pairs) * config.epochs)
-
-
 def _record(
-    run: Run,
-    config: TrainConfig,
-    pairs: Pairs,
-    truncation: Any,
-    reference: dict[str, Any],
-    trainer: PreferenceTrainer,
-    model: PreTrainedModel | PeftModel,
+    run: Run, config: TrainConfig, pairs: Pairs, truncation: Truncation, reference: dict[str, Any]
 ) -> None:
-    run.write_pairs(pairs.table)
-    accumulation = trainer.args.gradient_accumulation_steps
-    order = config.calibration_order
-    if order == "auto":
-        order = "update-first" if accumulation == 1 else "score-first"
+    """Write what the run is made from; RunError where a resumed run was made from other things."""
+    fingerprint = pairs.fingerprint
+    if "data" not in run.info or not (run.path / "pairs.parquet").exists():
+        run.write_pairs(pairs.table)
+    if "data" in run.info:
+        _same(run, "data", run.info["data"]["fingerprint"], fingerprint)
+        for name in ("model", "precision", "attention"):
+            _same(run, f"reference {name}", run.info["reference"][name], reference[name])
+        return
     run.update_info(
         data={
             "source": config.data,
             "rows": len(pairs),
-            "fingerprint": pairs.fingerprint,
+            "fingerprint": fingerprint,
             "dropped": [vars(d) for d in pairs.dropped],
+            "max_length": config.max_length,
             "truncated": truncation.truncated,
-            "identical_after_truncation": list(truncation.identical),
+            "identical_tokens": list(truncation.identical),
             "flipped": sum(pairs.dataset["flipped"]),
         },
-        model={"name": config.model, **describe(model)},
         reference=reference,
-        calibration_order=order,
+        calibration_order=config.order_used(PartialState().num_processes),
         **provenance(),
         hardware={
-            "device": _device_name(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
             "processes": PartialState().num_processes,
             "threads": torch.get_num_threads(),
-            "cpus": os.cpu_count(),
         },
     )
 
 
-def _device_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+def _same(run: Run, what: str, before: object, now: object) -> None:
+    if before != now:
+        raise RunError(
+            f"The run {run.name!r} cannot go on: its {what} changed since it began ({before} then, "
+            f"{now} now). Nothing was changed; start a run of another name."
+        )
 
 
-def _fit(trainer: PreferenceTrainer, run: Run, config: TrainConfig, pairs: int) -> None:
-    checkpoint = last_checkpoint(run) if config.resume else None
-    if checkpoint is not None:
-        # Read before anything is forgotten: a checkpoint that cannot be used costs nothing.
-        run.truncate_after(trainer.restore(checkpoint))
-    with Progress().phase("training", _steps(config, pairs)) as advance:
-        trainer.add_callback(_Bar(advance))
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trainer.recorder.flush()
+def _fit(trainer: PreferenceTrainer, run: Run, steps: int, checkpoint: Path | None) -> None:
+    trainer.remove_callback(PrinterCallback)
+    try:
+        with Progress().phase("training", steps) as advance:
+            trainer.add_callback(_Bar(advance))
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    finally:
+        # A run that fails keeps what it saw.
+        trainer.recorder.flush()
+    if trainer.is_world_process_zero():
+        run.update_info(trained_steps=trainer.state.global_step)
+        _warn_of_noise(run)
+
+
+def _warn_of_identical(truncation: Truncation, pairs: int, max_length: int) -> None:
+    count = len(truncation.identical)
+    sentence = (
+        f"{count} of {pairs} pairs have the same tokens on both sides and train nothing (the first "
+        f"is {truncation.identical[0] if count else ''}): max_length {max_length} cuts them where "
+        "they are still alike, or the chat template drops the answers."
+    )
+    if count == pairs:
+        raise DataError(sentence)
+    if count:
+        logger.warning(sentence)
+
+
+def _warn_of_noise(run: Run) -> None:
+    # Before the first update the margins are 0 but for the numerical noise between the cached
+    # reference pass and a differently shaped batch, which low precision makes large.
+    metrics = run.metrics()
+    noise, spread = metrics["margin_std"].iloc[0], metrics["ema_std"].iloc[-1]
+    run.update_info(margin_noise={"step_0_std": noise, "last_ema_std": spread})
+    if noise > _NOISE_SHARE * spread:
+        logger.warning(
+            "The margins' spread at step 0, which is numerical noise, is %.2g against %.2g at the "
+            "end: routing was read from noise to that extent. Use precision fp32 or a larger beta.",
+            noise,
+            spread,
+        )
 
 
 class _Bar(TrainerCallback):
@@ -226,19 +250,3 @@ class _Bar(TrainerCallback):
     ) -> None:
         self.advance(state.global_step - self.shown)
         self.shown = state.global_step
-
-
-def last_checkpoint(run: Run) -> Path:
-    """The folder of the run's last whole checkpoint; RunError where it has none."""
-    found = sorted(
-        (run.path / "checkpoints").glob("checkpoint-[0-9]*"),
-        key=lambda p: int(p.name.rsplit("-", 1)[1]),
-    )
-    # trainer_state.json is what transformers writes last.
-    whole = [p for p in found if (p / "trainer_state.json").is_file()]
-    if not whole:
-        raise RunError(
-            f"The run {run.name!r} has no whole checkpoint to go on from; start it anew under "
-            "another name, with save_steps set."
-        )
-    return whole[-1]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from plc_core.engine.logprobs import pair_logps
-from plc_core.engine.models import weights_hash
+from plc_core.engine.logprobs import autocast, pair_logps
+from plc_core.engine.models import model_identity
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import content_key
 from plc_core.files import RunError, exclusive, read_table, write_table
@@ -28,30 +31,23 @@ _PAIRS_A_PART = 1024
 class ReferenceCache:
     """Log-probs of pairs under one reference, on disk.
 
-    The folder's name follows from the weights, the precision and the attention; a row's from the
+    The folder's name follows from the model, the precision and the attention; a row's from the
     tokens of the pair. `first` and `second` belong to the two responses in the order of their
     tokens, so that one row serves both directions of a flip. A part that cannot be read is
     removed and its pairs are computed again.
     """
 
-    def __init__(self, root: Path, model: PreTrainedModel) -> None:
-        self.settings = {
-            "weights": weights_hash(model),
-            "precision": str(model.dtype),
-            "attention": model.config._attn_implementation,
-            "layout": "packed prompt|chosen|rejected",
-        }
-        name = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
+    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
+        name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = root / "reference" / name
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._rows: dict[str, tuple[float, float]] = {}
+
+    def read(self) -> None:
+        """Take in what is on disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         for part in sorted(self.folder.glob("[0-9a-f]*.parquet")):
-            try:
-                table = read_table(part)
-                if table.schema != _SCHEMA:
-                    raise RunError(f"{part} has other columns")
-            except RunError:
-                part.unlink(missing_ok=True)
+            table = _whole_part(part)
+            if table is None:
                 continue
             values = zip(table["first"].to_pylist(), table["second"].to_pylist(), strict=True)
             self._rows.update(zip(table["key"].to_pylist(), values, strict=True))
@@ -70,12 +66,32 @@ class ReferenceCache:
         self._rows.update(zip(keys, zip(first, second, strict=True), strict=True))
 
 
+def _whole_part(part: Path) -> pa.Table | None:
+    try:
+        table = read_table(part)
+        if table.schema == _SCHEMA and all(
+            not column.null_count and (column.type == pa.string() or _all_finite(column))
+            for column in table.columns
+        ):
+            return table
+    except RunError:
+        pass
+    with contextlib.suppress(OSError):
+        part.unlink()
+    return None
+
+
+def _all_finite(column: pa.ChunkedArray) -> bool:
+    return bool(pc.all(pc.is_finite(column)).as_py() in (True, None))
+
+
 def with_reference(
     dataset: Dataset,
     model: PreTrainedModel,
     cache_root: Path,
     collator: PairCollator,
     pairs_per_forward: int,
+    bf16: bool,
     progress: Progress,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Add the columns reference_chosen and reference_rejected, in nats, to tokenised pairs.
@@ -87,10 +103,19 @@ def with_reference(
     keys = [
         content_key(row["prompt_ids"], row["chosen_ids"], row["rejected_ids"]) for row in dataset
     ]
-    with exclusive(cache_root / "reference"):
-        cache = ReferenceCache(cache_root, model)
+    settings = {
+        "model": model_identity(model),
+        "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
+        "attention": model.config._attn_implementation,
+        "layout": "packed prompt|chosen|rejected",
+    }
+    cache = ReferenceCache(cache_root, settings)
+    # Another process that needs the same waits here, and then finds it on disk.
+    with exclusive(cache.folder):
+        cache.read()
         missing = {key: i for i, key in enumerate(keys) if key not in cache}
-        _fill(cache, missing, dataset, model, collator, pairs_per_forward, progress)
+        with autocast(model.device, bf16):
+            _fill(cache, missing, dataset, model, collator, pairs_per_forward, progress)
     columns: dict[str, list[float]] = {"reference_chosen": [], "reference_rejected": []}
     for row, key in zip(dataset, keys, strict=True):
         first, second = cache[key]
@@ -99,7 +124,7 @@ def with_reference(
         columns["reference_rejected"].append(second if in_order else first)
     for name, values in columns.items():
         dataset = dataset.add_column(name, values)
-    record = cache.settings | {"computed": len(missing), "reused": len(keys) - len(missing)}
+    record = settings | {"computed": len(missing), "reused": len(keys) - len(missing)}
     return dataset, record
 
 
@@ -128,6 +153,11 @@ def _fill(
             batch = {k: v.to(model.device) for k, v in collator(batch_rows).items()}
             chosen, rejected = (x.tolist() for x in pair_logps(model, batch))
             for i, row, a, b in zip(members, batch_rows, chosen, rejected, strict=True):
+                if not (math.isfinite(a) and math.isfinite(b)):
+                    raise RunError(
+                        f"The reference gives pair {row['pair_id']} a log-probability that is not "
+                        "finite; look at its weights and at that pair."
+                    )
                 in_order = row["chosen_ids"] <= row["rejected_ids"]
                 done.append((keys[i], a, b) if in_order else (keys[i], b, a))
             if len(done) >= _PAIRS_A_PART:

@@ -13,6 +13,8 @@ from plc_core.progress import Progress
 
 Decoding = Literal["greedy", "sampled"]
 
+_WHOLE_DISTRIBUTION = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+
 
 class Response(NamedTuple):
     """One response: its text, its token ids with the terminator, and whether it has one."""
@@ -40,13 +42,16 @@ def generate(
     """
     was_training = model.training
     model.eval()
-    # The whole distribution at temperature 1, whatever the model's own defaults are.
-    how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    # The whole distribution at temperature 1, whatever the model's own settings are; transformers
+    # would fill what is left open here from those.
+    own = model.generation_config
     config = GenerationConfig(
-        **(how if decoding == "sampled" else {"do_sample": False}),
+        **(_WHOLE_DISTRIBUTION if decoding == "sampled" else {"do_sample": False}),
         max_new_tokens=max_new_tokens,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id,
+        eos_token_id=_terminators(tokenizer, own),
+        pad_token_id=tokenizer.pad_token_id
+        if tokenizer.pad_token_id is not None
+        else tokenizer.eos_token_id,
     )
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     responses: dict[int, Response] = {}
@@ -56,12 +61,14 @@ def generate(
         (progress or Progress()).phase(f"{decoding} responses", len(prompts)) as advance,
     ):
         torch.manual_seed(seed)
+        model.generation_config = config
         for start in range(0, len(order), batch_size):
             members = order[start : start + batch_size]
             ids = _generate_batch(model, [prompts[i] for i in members], config)
             for i, row in zip(members, ids, strict=True):
-                responses[i] = _response(tokenizer, row)
+                responses[i] = _response(tokenizer, row, config.eos_token_id)
             advance(len(members))
+    model.generation_config = own
     model.train(was_training)
     return [responses[i] for i in range(len(prompts))]
 
@@ -81,9 +88,16 @@ def _generate_batch(
     return output[:, longest:].tolist()
 
 
-def _response(tokenizer: PreTrainedTokenizerBase, row: list[int]) -> Response:
-    terminator = tokenizer.eos_token_id
-    finished = terminator in row
-    ids = row[: row.index(terminator) + 1] if finished else row
-    text = str(tokenizer.decode(ids[:-1] if finished else ids, skip_special_tokens=True))
-    return Response(text.strip(), ids, finished)
+def _terminators(tokenizer: PreTrainedTokenizerBase, own: GenerationConfig) -> list[int]:
+    listed = own.eos_token_id
+    listed = listed if isinstance(listed, list) else [listed]
+    return sorted({token for token in [*listed, tokenizer.eos_token_id] if token is not None})
+
+
+def _response(
+    tokenizer: PreTrainedTokenizerBase, row: list[int], terminators: list[int]
+) -> Response:
+    end = next((place for place, token in enumerate(row) if token in terminators), None)
+    ids = row if end is None else row[: end + 1]
+    text = str(tokenizer.decode(row[:end], skip_special_tokens=True))
+    return Response(text.strip(), ids, end is not None)

@@ -16,10 +16,10 @@ from plc_core.data import DataError, Pairs
 
 @dataclass(frozen=True)
 class Truncation:
-    """How many pairs lost tokens to `max_length`, and how many became identical by it."""
+    """How many pairs lost tokens to `max_length`, and which have the same tokens on both sides."""
 
     truncated: int
-    identical: tuple[str, ...]  # pair ids
+    identical: tuple[str, ...]  # pair ids; they train nothing, as their margin is always 0
 
 
 def tokenize_pairs(
@@ -43,7 +43,7 @@ def tokenize_pairs(
     truncated, identical = 0, []
     for row in pairs.dataset.select_columns(["pair_id", "prompt", "chosen", "rejected"]):
         whole = _pair_ids(tokenizer, row)
-        ids = _truncate(*whole, max_length)
+        ids = _truncate(*whole, max_length, tokenizer.bos_token_id)
         truncated += ids != whole
         if ids[1] == ids[2]:
             identical.append(row["pair_id"])
@@ -64,8 +64,14 @@ def _pair_ids(
     except Exception as error:  # a template raises whatever its author chose
         raise DataError(
             f"The chat template of {tokenizer.name_or_path!r} cannot render pair "
-            f"{row['pair_id']}: {error}"
+            f"{row['pair_id']}, or the tokenizer cannot spell it: {error}. Is it the model for "
+            "these pairs?"
         ) from error
+    if not prompt:
+        raise DataError(
+            f"The chat template of {tokenizer.name_or_path!r} leaves no prompt of pair "
+            f"{row['pair_id']}: a response would be scored behind nothing."
+        )
     return prompt, chosen, rejected
 
 
@@ -95,39 +101,52 @@ def _response_ids(
     prompt: list[int],
 ) -> list[int]:
     whole = _template_ids(tokenizer, [*turns, {"role": "assistant", "content": answer}])
-    if whole[: len(prompt)] == prompt:
-        response = whole[len(prompt) :]
-    else:
-        # The template or a merge of tokens reaches across the boundary: decide it before them.
+    tail, terminator = _tail(tokenizer, turns)
+    response = whole[len(prompt) : len(whole) - len(tail)]
+    if whole[: len(prompt)] != prompt or whole[len(whole) - len(tail) :] != tail:
+        # The template or a merge of tokens reaches across a boundary: decide it before them.
         response = tokenizer.encode(answer, add_special_tokens=False)
-    return _one_terminator(tokenizer, response)
+    return [*response, terminator]
 
 
-def _one_terminator(tokenizer: PreTrainedTokenizerBase, response: list[int]) -> list[int]:
-    # What follows the answer is the template's tail: its first special token ends the turn, and
-    # the rest (a newline in ChatML) is never generated. Special tokens inside the answer stay.
-    special = set(tokenizer.all_special_ids)
-    end = len(response)
-    while end and response[end - 1] not in special:
-        end -= 1
-    tail = str(tokenizer.decode(response[end:]))
-    if end and not tail.strip():
-        while end > 1 and response[end - 2] in special:
-            end -= 1
-        return response[:end]
-    if tokenizer.eos_token_id is None:
+def _tail(
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[dict[str, str]]
+) -> tuple[list[int], int]:
+    """What the template writes behind an answer, and the token of it that ends the turn.
+
+    That is its first special token, as <|im_end|> in ChatML, whatever follows it (a newline is
+    never generated); where it writes none, the end of sequence.
+    """
+    probe = "plc"
+    text = tokenizer.apply_chat_template(
+        [*turns, {"role": "assistant", "content": probe}], tokenize=False
+    )
+    tail_text = str(text).rpartition(probe)[2]
+    tail = tokenizer.encode(tail_text, add_special_tokens=False)
+    special = _special_ids(tokenizer)
+    terminator = next((token for token in tail if token in special), tokenizer.eos_token_id)
+    if terminator is None:
         raise DataError(f"The tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token.")
-    return [*response, tokenizer.eos_token_id]
+    return tail, terminator
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    # all_special_ids lacks those that a tokenizer marks as special without giving them a part.
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    marked = {number for number, token in added.items() if token.special}
+    return marked | set(tokenizer.all_special_ids)
 
 
 def _truncate(
-    prompt: list[int], chosen: list[int], rejected: list[int], max_length: int
+    prompt: list[int], chosen: list[int], rejected: list[int], max_length: int, first: int | None
 ) -> tuple[list[int], list[int], list[int]]:
     longest = max(len(chosen), len(rejected))
     if len(prompt) + longest <= max_length:
         return prompt, chosen, rejected
     room = max(max_length - longest, max_length // 2)
-    prompt = prompt[-room:]
+    # A model that was trained with a first token is at a loss without it.
+    head = prompt[:1] if first is not None and prompt[0] == first and len(prompt) > room else []
+    prompt = head + prompt[-(room - len(head)) :]
     rest = max_length - len(prompt)
     return prompt, chosen[:rest], rejected[:rest]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -47,10 +48,11 @@ class PreferenceTrainer(CarriesObjective):
         args.remove_unused_columns = False
         # The row of metrics of a step is completed when the step is logged.
         args.logging_steps = 1
+        self._pairs = train_dataset.add_column("index", list(range(len(train_dataset))))
         super().__init__(
             model=model,
             args=args,
-            train_dataset=train_dataset.add_column("index", list(range(len(train_dataset)))),
+            train_dataset=self._pairs,
             data_collator=collator,
         )
         # compute_loss divides by the pairs of the whole step, so no one else may.
@@ -62,10 +64,33 @@ class PreferenceTrainer(CarriesObjective):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor]:
-        """The micro-batches of one optimizer step and the number of their pairs over all ranks."""
+        """The micro-batches of one optimizer step and the number of their pairs over all ranks.
+
+        Where an epoch does not divide evenly over the ranks, the last ones get pairs again; those
+        are marked in `counted` and left out of loss, calibration and record.
+        """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        pairs = torch.tensor(sum(len(batch["index"]) for batch in batches), device=device)
-        return batches, self.accelerator.reduce(pairs, reduction="sum")
+        pairs = 0
+        for place, batch in enumerate(batches):
+            new = min(self._new_pairs(place), len(batch["index"]))
+            if new < len(batch["index"]):
+                batch["counted"] = torch.arange(len(batch["index"])) < new
+            pairs += new
+        total = torch.tensor(pairs, device=device)
+        return batches, self.accelerator.reduce(total, reduction="sum")
+
+    def _new_pairs(self, place: int) -> int:
+        # Batches of one sampler are dealt to the ranks in turn, and refilled from its start.
+        accumulation = self.args.gradient_accumulation_steps
+        steps_an_epoch = math.ceil(self._batches_a_rank() / accumulation)
+        own = (self.state.global_step % steps_an_epoch) * accumulation + place
+        number = own * self.accelerator.num_processes + self.accelerator.process_index
+        size = self.args.per_device_train_batch_size
+        return max(0, min(size, len(self._pairs) - number * size))
+
+    def _batches_a_rank(self) -> int:
+        batches = math.ceil(len(self._pairs) / self.args.per_device_train_batch_size)
+        return math.ceil(batches / self.accelerator.num_processes)
 
     def compute_loss(
         self,
@@ -78,12 +103,16 @@ class PreferenceTrainer(CarriesObjective):
         chosen, rejected = pair_logps(model, inputs)
         lengths = inputs["lengths"].view(-1, 2)
         logps = PairLogps(chosen, rejected, *inputs["reference"].unbind(1), *lengths.unbind(1))
+        index = inputs["index"]
+        if "counted" in inputs:
+            logps = PairLogps(*(x[inputs["counted"]] for x in logps))
+            index = index[inputs["counted"]]
         try:
             out, routing = self.score(logps, training=model.training)
         except NonFiniteError as error:
-            raise self.recorder.not_finite(inputs["index"][error.positions]) from None
+            raise self.recorder.not_finite(index[error.positions]) from None
         if model.training:
-            self.recorder.add(inputs["index"], logps, out, routing)
+            self.recorder.add(index, logps, out, routing)
         if num_items_in_batch is None:
             loss = out.loss.mean()
         else:
@@ -108,7 +137,7 @@ class _Records(TrainerCallback):
         self.trainer = trainer
         self._started = time.perf_counter()
 
-    def on_step_begin(
+    def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._started = time.perf_counter()
@@ -128,5 +157,13 @@ class _Records(TrainerCallback):
     ) -> None:
         # Logged after every step; the summary at the end of training has no gradient norm.
         if logs is not None and "grad_norm" in logs:
-            seconds = time.perf_counter() - self._started
-            self.trainer.recorder.end_step(logs, self.trainer.router, seconds, state.max_steps)
+            # From log to log, so that loading and collating count.
+            now = time.perf_counter()
+            seconds, self._started = now - self._started, now
+            router = self.trainer.objective.router
+            # The step that was just completed began one earlier.
+            progress = (state.global_step - 1) / state.max_steps
+            gamma = router.strength(progress) if router is not None else None
+            self.trainer.recorder.end_step(
+                logs, self.trainer.router, gamma, seconds, state.max_steps
+            )

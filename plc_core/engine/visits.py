@@ -14,18 +14,20 @@ from torch import Tensor
 
 from plc_core.files import RunError
 from plc_core.objective import ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import VISITS_SCHEMA, Run
 
 _VALUES = VISITS_SCHEMA.names[3:]
 _STEPS_A_FILE = 16
-_SECONDS_BETWEEN_STATUS = 1.0
+_SECONDS_BETWEEN_FILES = 10.0
 
 
 class VisitRecorder:
     """Collects what happened to every pair and writes it to the run folder.
 
     The micro-batches of a step stay on the device until the step's backward is done: one transfer
-    an optimizer step. Writes happen on the main process, every few steps and at checkpoints.
+    an optimizer step. Writes happen on the main process: every few steps or seconds, at
+    checkpoints, and when training ends in whatever way.
 
     Args:
         run: the run folder.
@@ -41,6 +43,7 @@ class VisitRecorder:
         self._steps: list[dict[str, Any]] = []
         self._metrics: list[dict[str, Any]] = []
         self._status_written = 0.0
+        self._flushed = time.monotonic()
 
     def add(
         self, index: Tensor, logps: PairLogps, out: ObjectiveOutput, routing: Routing | None
@@ -86,31 +89,49 @@ class VisitRecorder:
         )
 
     def end_step(
-        self, logs: Mapping[str, float], router: Router | None, seconds: float, total_steps: int
+        self,
+        logs: Mapping[str, float],
+        router: Router | None,
+        gamma: float | None,
+        seconds: float,
+        total_steps: int,
     ) -> None:
         """Add the row of the step that `close_step` closed, and tell status.json.
 
-        `logs` are the trainer's of this step: learning_rate and grad_norm.
+        Args:
+            logs: the trainer's of this step: learning_rate and grad_norm.
+            router: whose calibration is logged.
+            gamma: the correction strength of the step; None where the loss has no correction.
+            seconds: since the step before, loading included.
+            total_steps: of the run.
+
+        Raises:
+            RunError: where the gradient was not finite, so that the weights are spoilt now.
         """
-        row = self._metrics_row(self._steps[-1], router, total_steps)
+        row = self._metrics_row(self._steps[-1], router)
+        if gamma is not None:
+            row["gamma"] = gamma
         row |= {name: float(logs[name]) for name in ("learning_rate", "grad_norm")}
         row |= {"seconds": seconds, "pairs_per_second": len(self._steps[-1]["margin"]) / seconds}
         self._metrics.append(row)
-        if len(self._steps) >= _STEPS_A_FILE:
-            self.flush()
+        if not np.isfinite(row["grad_norm"]):
+            raise RunError(
+                f"The gradient of step {row['step']} is not finite, though all margins are. "
+                "Lower the learning rate and go on from the last checkpoint."
+            )
         now = time.monotonic()
+        if len(self._steps) >= _STEPS_A_FILE or now - self._flushed > _SECONDS_BETWEEN_FILES:
+            self.flush()
         step = row["step"] + 1
         if PartialState().is_main_process and (
-            step == total_steps or now - self._status_written > _SECONDS_BETWEEN_STATUS
+            step == total_steps or now - self._status_written > SECONDS_BETWEEN_STATUS
         ):
             self._status_written = now
             self.run.set_status(
                 phase="training", done=step, total=total_steps, step=step, total_steps=total_steps
             )
 
-    def _metrics_row(
-        self, visits: dict[str, Any], router: Router | None, total_steps: int
-    ) -> dict[str, Any]:
+    def _metrics_row(self, visits: dict[str, Any], router: Router | None) -> dict[str, Any]:
         margin = visits["margin"]
         rewards = {
             side: self.beta * (visits[f"policy_{side}"] - visits[f"reference_{side}"]).mean()
@@ -132,7 +153,6 @@ class VisitRecorder:
         if router is not None:
             mean, deviation = (float(x) for x in router.calibration.statistics())
             row |= {
-                "gamma": router.strength(row["step"] / total_steps),
                 "ema_mean": mean,
                 "ema_std": deviation,
                 "floor_bound": float(deviation < router.calibration.sigma_min),
@@ -143,6 +163,7 @@ class VisitRecorder:
         """Write what was collected since the last flush."""
         steps, metrics = self._steps, self._metrics
         self._steps, self._metrics = [], []
+        self._flushed = time.monotonic()
         if steps and PartialState().is_main_process:
             self.run.append_visits(
                 {name: np.concatenate([s[name] for s in steps]) for name in VISITS_SCHEMA.names}

@@ -26,12 +26,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from plc_core.data.world import CHECKPOINT, VOCABULARY, sample_prompt, write_response
+from plc_core.data.world import CHECKPOINT, RESPONSE_TOKENS, VOCABULARY, write_response
 from plc_core.data.world.language import ANSWER, BOS, EOS, PAD
+from plc_core.data.world.prompts import training_prompt
 
 logger = logging.getLogger(__name__)
 
-MAX_NEW_TOKENS = 64
 MAX_LENGTH = 128  # the longest prompt has 32 tokens with <bos> and <ans>
 
 # Specials stand between spaces like any word, so the rendered prompt is a prefix of the rendered
@@ -157,7 +157,7 @@ def save(model: LlamaForCausalLM, folder: Path) -> None:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        max_new_tokens=MAX_NEW_TOKENS,
+        max_new_tokens=RESPONSE_TOKENS,
     )
     model.half().save_pretrained(folder)
     model.config.dtype = torch.float32
@@ -172,7 +172,7 @@ def _sample_rows(
     flawless_share: float,
 ) -> list[tuple[list[int], int]]:
     """(token ids, number of prompt tokens) of `count` fresh samples, shortest first."""
-    prompts = [sample_prompt(rng) for _ in range(count)]
+    prompts = [training_prompt(rng) for _ in range(count)]
     answers = [write_response(prompt, rng, flawless_share) for prompt in prompts]
     opened = [f"{BOS} {prompt.text} {ANSWER}" for prompt in prompts]
     texts = [f"{start} {answer} {EOS}" for start, answer in zip(opened, answers, strict=True)]

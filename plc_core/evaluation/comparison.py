@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,33 +28,50 @@ class ComparisonConfig(BaseModel):
     runs_dir: str = "runs"
     runs: list[str] = Field(min_length=1)  # the runs to compare
     baseline: str  # the run that win rates are against
+    control: str | None = None  # the run that moved as far as the spotlight, by beta alone
     spotlight: str  # the run whose routing is shown
 
 
-def open_comparison(config: ComparisonConfig) -> tuple[Run, list[Run], Run, Run]:
-    """The report's own folder, the runs, the baseline and the spotlight.
+class Comparison(NamedTuple):
+    """Runs on the same pairs with the same labels, from the same reference."""
 
-    A report is derived from the runs, so an older one of this name is replaced.
+    report: Run  # the folder of the report
+    runs: list[Run]
+    baseline: Run
+    control: Run | None
+    spotlight: Run
+
+
+def open_comparison(config: ComparisonConfig) -> Comparison:
+    """Open the runs and the report's own folder; an older report of this name is replaced.
 
     Raises:
-        RunError: for a run that is missing, or was trained on other data.
+        RunError: for a run that is missing, or was trained on other data or from another model.
     """
     folder = project_path(config.runs_dir)
-    runs = [open_run(resolve(folder, name)) for name in config.runs]
-    baseline, spotlight = (
-        open_run(resolve(folder, name)) for name in (config.baseline, config.spotlight)
-    )
-    same_data([*runs, baseline, spotlight])
+    names = [*config.runs, config.baseline, config.control, config.spotlight]
+    opened = {name: open_run(resolve(folder, name)) for name in names if name is not None}
+    _same_data(list(opened.values()))
     info = {"kind": "analysis", "config": config.model_dump()}
-    report = create_run(folder, config.name, info, replace_analysis=True)
-    report.set_status(state="done")
-    return report, runs, baseline, spotlight
+    return Comparison(
+        create_run(folder, config.name, info),
+        [opened[name] for name in config.runs],
+        opened[config.baseline],
+        opened[config.control] if config.control else None,
+        opened[config.spotlight],
+    )
 
 
-def label(run: Run) -> str:
-    """The objective with its beta, as it stands in tables and legends."""
-    config = run.info["config"]
-    return f"{config['objective'].upper()} β={config['beta']:g}"
+def labels(runs: Sequence[Run], control: Run | None = None) -> dict[str, str]:
+    """A name to show for each run: its objective and beta, and more where these are not enough."""
+    short = {}
+    for run in runs:
+        config = run.info["config"]
+        short[run.name] = f"{config['objective'].upper()} β={config['beta']:g}"
+        if control is not None and run.name == control.name:
+            short[run.name] = f"KL control: {short[run.name]}"
+    counts = Counter(short.values())
+    return {name: text if counts[text] == 1 else f"{text} ({name})" for name, text in short.items()}
 
 
 def rewards(run: Run, policy: str, decoding: str) -> pd.Series:
@@ -69,97 +88,128 @@ def kl_to_reference(run: Run) -> pd.Series:
     return (rows["policy_logp"] - rows["reference_logp"]).set_axis(rows["prompt_id"])
 
 
-def same_data(runs: Sequence[Run]) -> None:
-    """RunError unless all runs saw the same pairs with the same labels."""
-    seen = {run.name: run.info["data"]["fingerprint"] for run in runs}
-    if len(set(seen.values())) > 1:
-        raise RunError(f"These runs were not trained on the same data: {seen}.")
+def _same_data(runs: Sequence[Run]) -> None:
+    for what, field, key in (("pairs", "data", "fingerprint"), ("model", "reference", "model")):
+        seen = {run.name: run.info[field][key] for run in runs}
+        if len(set(seen.values())) > 1:
+            raise RunError(f"These runs do not start from the same {what}: {seen}.")
 
 
-def compare_rewards(runs: Sequence[Run], baseline: Run) -> pd.DataFrame:
+def compare_rewards(runs: Sequence[Run], baseline: Run, control: Run | None = None) -> pd.DataFrame:
     """One row a run and decoding, the reference first: gold reward, win rates, KL.
 
-    Columns: run, label, decoding, reward (`MeanInterval`), against_baseline and against_reference
-    (`WinRate` or None), kl (`MeanInterval` or None; sampled from the policy), n.
+    Columns: run, label, decoding, n, reward (`MeanInterval`); against_reference, against_baseline
+    and against_control (`WinRate`, or None against itself); kl (`MeanInterval`, sampled from the
+    policy, or None for the reference).
+
+    Raises:
+        RunError: where the runs do not start from the same pairs and model.
     """
-    same_data([*runs, baseline])
+    _same_data([*runs, baseline, *([control] if control else [])])
+    shown = labels(runs, control)
     rows = []
     for decoding in DECODINGS:
-        base = rewards(baseline, "trained", decoding)
-        reference = rewards(baseline, "reference", decoding)
-        rows.append(
-            {
-                "run": "reference",
-                "label": "SFT (reference)",
-                "decoding": decoding,
-                "reward": bootstrap_mean(reference, seed=0),
-                "against_baseline": win_rate(reference, base),
-                "against_reference": None,
-                "kl": None,
-                "n": len(reference),
-            }
-        )
+        sides: dict[str, pd.Series | None] = {
+            "against_reference": rewards(baseline, "reference", decoding),
+            "against_baseline": rewards(baseline, "trained", decoding),
+            "against_control": rewards(control, "trained", decoding) if control else None,
+        }
+        selves = {"against_reference": "reference", "against_baseline": baseline.name}
+        selves["against_control"] = control.name if control else ""
+        policies: dict[str, tuple[str, pd.Series, pd.Series | None]] = {
+            "reference": ("SFT", rewards(baseline, "reference", decoding), None)
+        }
         for run in runs:
             own = rewards(run, "trained", decoding)
-            rows.append(
-                {
-                    "run": run.name,
-                    "label": label(run),
-                    "decoding": decoding,
-                    "reward": bootstrap_mean(own, seed=0),
-                    "against_baseline": None if run.name == baseline.name else win_rate(own, base),
-                    "against_reference": win_rate(own, reference),
-                    "kl": bootstrap_mean(kl_to_reference(run), seed=0),
-                    "n": len(own),
-                }
-            )
+            policies[run.name] = (shown[run.name], own, kl_to_reference(run))
+        for name, (label, own, kl) in policies.items():
+            row = {
+                "run": name,
+                "label": label,
+                "decoding": decoding,
+                "n": len(own),
+                "reward": bootstrap_mean(own, seed=0),
+                "kl": bootstrap_mean(kl, seed=0) if kl is not None else None,
+            }
+            for side, other in sides.items():
+                itself = name == selves[side]
+                row[side] = None if other is None or itself else win_rate(own, other)
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
-def summary_table(runs: Sequence[Run], baseline: Run) -> pd.DataFrame:
+def summary_table(runs: Sequence[Run], baseline: Run, control: Run | None = None) -> pd.DataFrame:
     """The short table of a comparison as text: a row a measure, a column a policy, SFT first.
 
     Intervals are 95 %: over prompts for rewards, win rates and KL, over pairs for AUROC.
     """
-    measured = compare_rewards(runs, baseline)
+    shown = labels(runs, control)
+    against = {"against_reference": "SFT", "against_baseline": shown.get(baseline.name, "baseline")}
+    if control is not None:
+        against["against_control"] = "KL control"
     columns: dict[str, dict[str, str]] = {}
-    for row in measured.to_dict("records"):
+    for row in compare_rewards(runs, baseline, control).to_dict("records"):
         column = columns.setdefault(row["label"], {})
-        decoding = row["decoding"]
-        column[f"gold reward, {decoding}"] = _interval(row["reward"])
-        column[f"win % vs {label(baseline)}, {decoding}"] = _win(row["against_baseline"])
-        column[f"win % vs SFT, {decoding}"] = _win(row["against_reference"])
-        column["KL to SFT, nats a response"] = _interval(row["kl"])
+        column[f"gold reward, {row['decoding']}"] = _interval(row["reward"], 2)
+        for side, name in against.items():
+            column[f"win % against {name}, {row['decoding']}"] = _win(row[side])
+        column["KL to SFT, nats a response"] = _interval(row["kl"], 2)
     for run in runs:
         visits, pairs = run.visits(), run.pairs()
-        column = columns[label(run)]
+        column = columns[shown[run.name]]
         for area in flip_ranking(visits, pairs).to_dict("records"):
             interval = MeanInterval(area["auroc"], area["low"], area["high"], area["n_flip"])
-            column[f"flip AUROC of {area['score']}"] = _interval(interval)
+            column[f"flip AUROC of {area['score']}"] = _interval(interval, 3)
         for state, group in routing_by_state(visits, pairs).groupby("group", sort=False):
             means = " / ".join(f"{mean:.3f}" for mean in group["mean"])
-            column[f"q clean / flip / tie, {state} pairs (n={group['n'].max():,})"] = means
-        column["training time, s"] = f"{run.metrics()['seconds'].sum():.0f}"
+            column[f"q clean/flip/tie, {state} pairs (n={group['n'].max():,})"] = means
+        column["training, s"] = f"{run.metrics()['seconds'].sum():.0f}"
     table = pd.DataFrame(columns).fillna("–")
     order = [name for column in columns.values() for name in column]
     return table.loc[sorted(table.index, key=lambda name: _place(name, order))]
 
 
-def suspicious_pairs(run: Run, count: int = 5) -> pd.DataFrame:
-    """The pairs with the largest q_flip at their last visit, with their texts and the truth."""
-    joined = join_last_visits(run.visits(), run.pairs()).nlargest(count, "q_flip")
+def verdict(spotlight: Run, control: Run) -> str:
+    """One sentence on what is left of a run's gain against the control of like KL."""
+    table = compare_rewards([spotlight, control], control, control)
+    rows = table[table["run"] == spotlight.name].set_index("decoding")
+    kls = [bootstrap_mean(kl_to_reference(run), seed=0).mean for run in (spotlight, control)]
+    parts = []
+    for decoding, row in rows.iterrows():
+        won = row["against_control"].share
+        finding = "no difference shown"
+        if won.low > 0.5 or won.high < 0.5:
+            finding = "it wins more" if won.mean > 0.5 else "it wins less"
+        parts.append(f"{_win(row['against_control'])} % in {decoding} decoding ({finding})")
+    names = labels([spotlight, control])
+    return (
+        f"Against {names[control.name]}, which moved {kls[1]:.2f} nats where "
+        f"{names[spotlight.name]} moved {kls[0]:.2f}, {names[spotlight.name]} wins "
+        f"{' and '.join(parts)}, over prompts and one training seed."
+    )
+
+
+def reversed_pairs(run: Run, count: int = 5) -> pd.DataFrame:
+    """The pairs whose label training reversed most, by weight times q_flip at their last visit.
+
+    Under an objective without correction these are the ones that PLC-DPO would have reversed.
+    """
+    joined = join_last_visits(run.visits(), run.pairs())
+    joined["reversal"] = joined["weight"] * joined["q_flip"]
     rows = []
-    for seen in joined.to_dict("records"):
+    for seen in joined.nlargest(count, "reversal").to_dict("records"):
         pair = run.pair(seen["pair_id"])
         rows.append(
             {
                 "pair": seen["pair_id"],
                 "prompt": pair["prompt"][-1]["content"],
-                "labelled as better": pair["chosen"],
-                "labelled as worse": pair["rejected"],
+                "labelled better": pair["chosen"],
+                "labelled worse": pair["rejected"],
                 "gold rewards": f"{pair['score_chosen']} / {pair['score_rejected']}",
-                "z": round(seen["z"], 2),
-                "q_flip": round(seen["q_flip"], 3),
+                "step": seen["step"],
+                "z": seen["z"],
+                "q_flip": seen["q_flip"],
+                "weight": seen["weight"],
                 "the truth": pair["oracle_state"],
             }
         )
@@ -167,15 +217,16 @@ def suspicious_pairs(run: Run, count: int = 5) -> pd.DataFrame:
 
 
 def _place(name: str, order: list[str]) -> tuple[int, int]:
-    groups = ("gold", "win % vs", "KL", "flip", "q ", "training")
+    groups = ("gold", "win %", "KL", "flip", "q ", "training")
     group = next(i for i, start in enumerate(groups) if name.startswith(start))
     return group, order.index(name)
 
 
-def _interval(value: MeanInterval | None) -> str:
+def _interval(value: MeanInterval | None, digits: int) -> str:
     if value is None or not value.n:
         return "–"
-    return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
+    mean, low, high = (f"{x:.{digits}f}" for x in value[:3])
+    return f"{mean} [{low}, {high}]"
 
 
 def _win(value: WinRate | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -12,20 +13,19 @@ import pyarrow as pa
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.data.world.prompts import held_out_prompts
+from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.engine.logprobs import response_logps
-from plc_core.engine.models import disable_dropout, load_policy, weights_hash
+from plc_core.engine.models import disable_dropout, load_policy, model_identity
 from plc_core.engine.packing import PairCollator
-from plc_core.engine.pipeline import last_checkpoint
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
-from plc_core.engine.world_pairs import MAX_NEW_TOKENS
 from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 
 _SAMPLING_SEED = 0
-_VERSION = 1
 
 
 def generate_world(run: Run, count: int) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def generate_world(run: Run, count: int) -> pd.DataFrame:
     config = run.info["config"]
     with run.running("evaluating"):
         progress = Progress(run)
-        reference, tokenizer = load_policy(config["model"], config["precision"])
+        reference, tokenizer = load_policy(config["model"])
         trained = load_trained(run)
         texts = [prompt.text for prompt in held_out_prompts(count)]
         ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
@@ -60,10 +60,10 @@ def generate_world(run: Run, count: int) -> pd.DataFrame:
 def load_trained(run: Run) -> PreTrainedModel | PeftModel:
     """The policy of the run's last checkpoint."""
     config = run.info["config"]
-    checkpoint = last_checkpoint(run)
+    checkpoint = trained_checkpoint(run)
     if not (checkpoint / "adapter_config.json").exists():
-        return load_policy(str(checkpoint.resolve()), config["precision"])[0]
-    base, _ = load_policy(config["model"], config["precision"])
+        return load_policy(str(checkpoint.resolve()))[0]
+    base, _ = load_policy(config["model"])
     adapted = PeftModel.from_pretrained(base, checkpoint)
     disable_dropout(adapted)
     return adapted
@@ -77,18 +77,19 @@ def _reference_responses(
     collator: PairCollator,
     progress: Progress,
 ) -> pd.DataFrame:
-    settings = [_VERSION, weights_hash(reference), list(texts), MAX_NEW_TOKENS, _SAMPLING_SEED]
+    settings = [model_identity(reference), list(texts), RESPONSE_TOKENS, _SAMPLING_SEED]
     name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
     path: Path = cache_dir() / "generations" / f"{name}.parquet"
     with exclusive(path):
-        try:
-            return read_table(path).to_pandas()
-        except RunError:  # missing, or damaged: generated again
-            frame = _responses(
-                reference, reference, "reference", tokenizer, texts, ids, collator, progress
-            )
-            write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
-            return frame
+        with contextlib.suppress(RunError):  # missing, or damaged: generated again
+            frame = read_table(path).to_pandas()
+            if len(frame) == 2 * len(texts) and not frame.isna().any(axis=None):
+                return frame
+        frame = _responses(
+            reference, reference, "reference", tokenizer, texts, ids, collator, progress
+        )
+        write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
+        return frame
 
 
 def _responses(
@@ -104,7 +105,7 @@ def _responses(
     frames = []
     for decoding in ("greedy", "sampled"):
         responses = generate(
-            policy, tokenizer, ids, decoding, MAX_NEW_TOKENS, _SAMPLING_SEED, progress=progress
+            policy, tokenizer, ids, decoding, RESPONSE_TOKENS, _SAMPLING_SEED, progress=progress
         )
         response_ids = [r.ids for r in responses]
         frames.append(

@@ -23,7 +23,7 @@ def evaluate(run: Run, prompts: int) -> pd.DataFrame | str:
         return "No evaluation by reward: eval_prompts is 0."
     generate_world(run, prompts)
     judge_world(run)
-    table = compare_rewards([run], run).drop(columns=["run", "against_baseline"])
+    table = compare_rewards([run], run).drop(columns=["run", "against_baseline", "against_control"])
     for column in ("reward", "against_reference", "kl"):
         table[column] = ["–" if value is None else str(value) for value in table[column]]
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -34,10 +35,10 @@ class MarginCalibration:
     ) -> None:
         if not 0 <= alpha < 1:
             raise ValueError(f"alpha is the EMA's decay and must be in [0, 1); it is {alpha}.")
-        if not sigma_min > 0:
-            raise ValueError(f"sigma_min must be positive; it is {sigma_min}.")
-        if initial is not None and initial[1] < 0:
-            raise ValueError(f"The initial variance must not be negative; it is {initial[1]}.")
+        if not 0 < sigma_min < math.inf:
+            raise ValueError(f"sigma_min must be positive and finite; it is {sigma_min}.")
+        if initial is not None and not (math.isfinite(initial[0]) and 0 <= initial[1] < math.inf):
+            raise ValueError(f"initial is a finite mean and a variance >= 0; it is {initial}.")
         self.alpha = alpha
         self.sigma_min = sigma_min
         start = (0.0, 0.0, 0.0) if initial is None else (*initial, 1.0)
@@ -54,12 +55,13 @@ class MarginCalibration:
     def preview(self) -> Tensor:
         """The averages as they would be if the step ended now: [3], float64."""
         count, total, squares = sum_over_ranks(self._sums)
-        count = count.clamp(min=1)
-        mean = total / count
+        average = self._average.to(count.device)
+        mean = total / count.clamp(min=1)
         # Rounding can leave a tiny negative variance where all margins are equal.
-        variance = (squares / count - mean.square()).clamp(min=0)
+        variance = (squares / count.clamp(min=1) - mean.square()).clamp(min=0)
         batch = torch.stack((mean, variance, torch.ones_like(mean)))
-        return self.alpha * self._average.to(batch.device) + (1 - self.alpha) * batch
+        moved = self.alpha * average + (1 - self.alpha) * batch
+        return torch.where(count > 0, moved, average)  # a step without pairs says nothing
 
     def commit(self, average: Tensor | None = None) -> None:
         """End the step: move the EMA by the margins seen since the last commit.

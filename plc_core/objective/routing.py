@@ -67,9 +67,10 @@ def energies(z: Tensor, prior: tuple[float, float, float], recipe: Recipe) -> Te
 
     A state with prior 0 has energy -inf, which the softmax takes to weight 0.
     """
-    log_prior = torch.tensor(prior, dtype=z.dtype, device=z.device).log()
-    evidence = torch.stack((z / recipe.tau_dir, -z / recipe.tau_dir, -z.abs() / recipe.tau_tie), -1)
-    return log_prior + evidence
+    # Plain numbers, as a tensor of them would be copied to the device at every call.
+    clean, flip, tie = (math.log(p) if p else -math.inf for p in prior)
+    signed, near = z / recipe.tau_dir, -z.abs() / recipe.tau_tie
+    return torch.stack((clean + signed, flip - signed, tie + near), -1)
 
 
 def confidence(q: Tensor, kappa: float) -> Tensor:
@@ -135,6 +136,8 @@ class Router:
             if recipe not in RECIPES:
                 raise ValueError(f"Unknown recipe {recipe!r}; known are {', '.join(RECIPES)}.")
             recipe = RECIPES[recipe]
+        if not isinstance(recipe, Recipe):
+            raise ValueError(f"recipe is a name or a Recipe, not {recipe!r}.")
         if schedule not in ("linear", "cosine", "constant"):
             raise ValueError(f"Unknown schedule {schedule!r}; known are linear, cosine, constant.")
         if calibration_order not in ("auto", "update-first", "score-first"):

@@ -11,6 +11,7 @@ from plc_core.analysis.figures.audit import (
     tie_ceiling,
     tie_selectivity,
 )
+from plc_core.analysis.figures.objectives import objective_curves
 from plc_core.analysis.figures.rewards import reward_against_kl
 from plc_core.analysis.figures.style import RUN_COLOURS, STATE_COLOURS
 from plc_core.analysis.figures.training import pair_trajectory, q_against_z, training_curves
@@ -20,6 +21,7 @@ __all__ = [
     "STATE_COLOURS",
     "flip_distribution",
     "flip_reliability",
+    "objective_curves",
     "pair_trajectory",
     "q_against_z",
     "reward_against_kl",

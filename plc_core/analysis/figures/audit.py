@@ -131,19 +131,19 @@ def tie_selectivity(slices: pd.DataFrame, share: float = 0.2) -> go.Figure:
                 legendgroup=row["slice"],
                 showlegend=column == 1,
                 marker=bar_style(colours[row["slice"]]),
-                texttemplate="%{y:.3f}",
+                text=[f"{row[f'{measure}_{kind}']:.3g}" for kind in ("mean", "median")],
                 textposition="outside",
                 cliponaxis=False,
-                hovertemplate="%{x}: %{y:.4f}<extra></extra>",
+                hovertemplate="%{x}: %{y:.4g}<extra></extra>",
                 row=1,
                 col=column,
             )
-    figure.update_yaxes(rangemode="tozero")
+    figure.update_yaxes(rangemode="tozero", exponentformat="power")
     return finish(figure, 340, barmode="group", bargap=0.35)
 
 
 def tie_ceiling(table: pd.DataFrame, ceiling: float) -> go.Figure:
-    """Mean q_tie of each group against the largest q_tie that the recipe can give.
+    """Mean q_tie of each group against the largest q_tie seen in the run.
 
     `table` is that of `audit.routing_by_state`, `ceiling` that of `audit.tie_ceiling`. Energies
     of section "Margin-Based Routing Distribution": q_tie peaks near z = 0, far below 1.
@@ -164,7 +164,11 @@ def tie_ceiling(table: pd.DataFrame, ceiling: float) -> go.Figure:
     figure.add_vline(
         x=ceiling,
         line={"color": INK, "dash": "dash", "width": 1.5},
-        annotation={"text": f"ceiling {ceiling:.3f}", "font": {"color": INK}, "yanchor": "bottom"},
+        annotation={
+            "text": f"largest seen {ceiling:.3f}",
+            "font": {"color": INK},
+            "yanchor": "bottom",
+        },
         annotation_position="top left",
     )
     figure.update_xaxes(title_text="mean q_tie", range=[0, 1.08 * ceiling])

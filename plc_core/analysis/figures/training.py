@@ -29,12 +29,14 @@ _PANELS = {
     "q_flip": "mean q_flip",
     "q_tie": "mean q_tie",
 }
+_ABSENT = {"gamma": "no correction under this objective"}
 
 
 def training_curves(metrics: Mapping[str, pd.DataFrame]) -> go.Figure:
     """Loss, mean margin, correction strength and mean routing weights over optimizer steps.
 
-    `metrics` maps a run's name to its metrics table; a column that a run did not log is left out.
+    `metrics` maps a run's name to its metrics table; a column that a run did not log is left out,
+    as γ under objectives without a correction, and a panel that is empty for that says so.
     One run shows each q in its state's colour, several are told apart by colour. Figure "Routing
     response under hard-pair corruption" (mean q) and equation "total" (γ).
     """
@@ -72,10 +74,32 @@ def training_curves(metrics: Mapping[str, pd.DataFrame]) -> go.Figure:
                 row=place // 3 + 1,
                 col=place % 3 + 1,
             )
+    for place, column in enumerate(_PANELS):
+        if not any(column in table for table in drawn.values()):
+            steps = next(iter(drawn.values()))["step"]
+            _say_absent(figure, place, steps, _ABSENT.get(column, "not logged"))
     figure.update_xaxes(title_text="optimizer step", row=2)
     figure.update_yaxes(rangemode="tozero", row=2)
     figure = finish(figure, 460, hovermode="closest")
     return figure.update_layout(legend_y=1.08, margin_t=88 if len(drawn) > 1 else 36)
+
+
+def _say_absent(figure: go.Figure, place: int, steps: pd.Series, text: str) -> None:
+    row, col = place // 3 + 1, place % 3 + 1
+    # Plotly leaves out axes without a trace, and puts what belongs to them elsewhere.
+    nothing = [None] * len(steps)
+    figure.add_scatter(x=steps, y=nothing, showlegend=False, hoverinfo="skip", row=row, col=col)
+    number = place + 1 if place else ""
+    figure.add_annotation(
+        text=text,
+        xref=f"x{number} domain",
+        yref=f"y{number} domain",
+        x=0.5,
+        y=0.5,
+        showarrow=False,
+        font={"size": 11, "color": INK},
+    )
+    figure.update_yaxes(range=[0, 1], showticklabels=False, showgrid=False, row=row, col=col)
 
 
 def q_against_z(table: pd.DataFrame, pair: Mapping[str, Any] | None = None) -> go.Figure:
@@ -160,7 +184,7 @@ def pair_trajectory(visits: pd.DataFrame, metrics: pd.DataFrame | None = None) -
             mode="lines+markers",
             marker={"color": colour, "size": 9},
             line={"color": colour, "width": 1.6},
-            hovertemplate=f"step %{{x}}: {column} %{{y:.3f}}<extra></extra>",
+            hovertemplate=f"step %{{x}}: {column} %{{y:.3g}}<extra></extra>",
             row=row,
             col=1,
         )

@@ -6,6 +6,7 @@ supervised model whose samples become preference pairs; `python -m plc_core.engi
 makes it again.
 """
 
+import hashlib
 from pathlib import Path
 
 from plc_core.data.world.language import (
@@ -21,9 +22,21 @@ from plc_core.data.world.writer import write_response
 
 CHECKPOINT: Path = Path(__file__).parent / "checkpoint"
 
+RESPONSE_TOKENS = 64
+"""Where the generation of a response is cut off, the terminator included."""
+
+
+def world_fingerprint() -> str:
+    """16 hex digits of the language and the reward: what was made with others is not reused."""
+    folder = Path(__file__).parent
+    sources = (folder / name for name in ("language.py", "prompts.py", "reward.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
 __all__ = [
     "CHECKPOINT",
     "FAMILIES",
+    "RESPONSE_TOKENS",
     "VOCABULARY",
     "WorldPrompt",
     "gold_reward",
@@ -31,5 +44,6 @@ __all__ = [
     "parse_prompt",
     "sample_prompt",
     "sample_prompts",
+    "world_fingerprint",
     "write_response",
 ]

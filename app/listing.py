@@ -1,0 +1,60 @@
+"""What lies below the runs directory: training runs, and analyses with their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from plc_core.runs import RunError, RunSummary, list_runs
+
+ANALYSIS = "analysis"
+"""The kind of a folder that holds a report only, and neither pairs nor steps."""
+
+
+def listed(root: Path) -> list[RunSummary]:
+    """Every folder below `root`, newest first; one whose files lead elsewhere is a problem."""
+    return [_guarded(run) for run in list_runs(root)]
+
+
+def training_runs(runs: Iterable[RunSummary]) -> list[RunSummary]:
+    """All but the analyses: training runs, and folders of which nothing is known."""
+    return [run for run in runs if run.kind != ANALYSIS]
+
+
+def default_run(root: Path) -> str | None:
+    """The newest training run with visits, else the newest training run."""
+    trained = [run for run in listed(root) if run.kind == "training"]
+    visited = [run for run in trained if any((run.path / "visits").glob("*.parquet"))]
+    return (visited or trained)[0].name if trained else None
+
+
+def refuse_links(path: Path, files: Iterable[Path]) -> None:
+    """RunError where one of the `files` of the run folder `path` lies outside it."""
+    base = path.resolve()
+    for file in files:
+        if not file.resolve().is_relative_to(base):
+            raise RunError(f"{file} leads outside the run {path.name!r}; the run was not opened.")
+
+
+def report_of(run: RunSummary) -> Path | None:
+    """The run's report.html, where there is one."""
+    path = run.path / "report.html"
+    return path if path.is_file() else None
+
+
+def resumable_at(run: RunSummary) -> int | None:
+    """The step of the last whole checkpoint of a run that failed or was killed, if it has one."""
+    if run.kind != "training" or run.state not in ("failed", "killed"):
+        return None
+    # trainer_state.json is what transformers writes last.
+    whole = (run.path / "checkpoints").glob("checkpoint-*/trainer_state.json")
+    steps = [file.parent.name.rpartition("-")[2] for file in whole]
+    return max((int(step) for step in steps if step.isdecimal()), default=None)
+
+
+def _guarded(run: RunSummary) -> RunSummary:
+    try:
+        refuse_links(run.path, [run.path / "run.json", run.path / "status.json"])
+    except RunError as error:
+        return RunSummary(name=run.name, path=run.path, problem=str(error))
+    return run

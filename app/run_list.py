@@ -1,0 +1,172 @@
+"""The list of runs: filter, table, what is going on now, and where the reports lie."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from elements import age, moment
+from listing import ANALYSIS, listed, report_of
+from marking import plain
+from reading import runs_root
+from selection import choose_runs, kept, select_rows, selected_rows
+
+from plc_core.runs import RunError, RunSummary, open_run
+
+LIVE = ("queued", "running")
+TALLEST_TABLE = 8
+
+
+def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """The runs that match the words and states of the two filters, which are drawn here."""
+    left, right = st.columns([0.4, 0.6], vertical_alignment="bottom")
+    words = left.text_input(
+        "Filter", key=kept("runs_filter"), placeholder="name, objective, recipe …"
+    )
+    states = sorted({_state(run) for run in runs})
+    key = kept("runs_states")
+    st.session_state[key] = [s for s in st.session_state.get(key, []) if s in states]
+    picked = right.pills("State", states, selection_mode="multi", key=key)
+    return [
+        run
+        for run in runs
+        if (not picked or _state(run) in picked)
+        and all(
+            word in f"{run.name} {run.kind} {' '.join(map(str, run.config.values()))}".lower()
+            for word in words.lower().split()
+        )
+    ]
+
+
+def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
+    """A row a run; its check boxes are the selection."""
+    names = [run.name for run in runs]
+    table = pd.DataFrame(
+        {
+            "run": names,
+            "state": [_state(run) for run in runs],
+            "progress": [_percent(run) for run in runs],
+            "objective": _texts(runs, "objective"),
+            "β": _numbers(runs, "beta"),
+            "recipe": _texts(runs, "recipe"),
+            "model": _texts(runs, "model"),
+            "flip rate": _numbers(runs, "flip_rate"),
+            "seed": _numbers(runs, "seed"),
+            "created": [moment(run.created) for run in runs],
+        }
+    )
+    remarks = [run.problem or run.reason or "" for run in runs]
+    if any(remarks):
+        table["remark"] = remarks
+    key = "runs_table"
+
+    def selected() -> None:
+        picked = [names[row] for row in selected_rows(key)]
+        # Runs that the filter hides stay chosen, so that an overlay can grow by several searches.
+        kept_ones = [name for name in chosen if name in picked or name not in names]
+        choose_runs(kept_ones + [name for name in picked if name not in kept_ones])
+
+    select_rows(key, [row for row, name in enumerate(names) if name in chosen])
+    number = st.column_config.NumberColumn(format="plain", width=60)
+    text = st.column_config.TextColumn
+    st.dataframe(
+        table,
+        key=key,
+        hide_index=True,
+        height="content" if len(runs) <= TALLEST_TABLE else 330,
+        on_select=selected,
+        selection_mode="multi-row",
+        placeholder="",
+        column_config={
+            "run": text(width="medium", pinned=True),
+            "state": text(width=75),
+            "progress": st.column_config.ProgressColumn(
+                format="%d %%", max_value=100, width="small"
+            ),
+            "objective": text(width=75),
+            "β": number,
+            "recipe": text(width=85),
+            "model": text(width=100),
+            "flip rate": number,
+            "seed": number,
+            "created": text(width=150),
+            "remark": text(width="medium"),
+        },
+    )
+
+
+@st.fragment(run_every=3)
+def live() -> None:
+    """Runs that are going on, refreshed alone; the page follows when one of them ends."""
+    running = [run for run in listed(runs_root()) if run.state in LIVE]
+    if st.session_state.get("live_runs", running) and not running:
+        st.session_state["live_runs"] = []
+        st.rerun()
+    st.session_state["live_runs"] = [run.name for run in running]
+    for run in running:
+        status: dict[str, Any] = {}
+        with contextlib.suppress(RunError):
+            status = open_run(run.path).status
+        left, right = st.columns([0.3, 0.7], vertical_alignment="center")
+        left.text(run.name)
+        share, doing = _doing(status)
+        right.progress(share, text=f"{plain(doing)} · heartbeat {age(run.heartbeat)}")
+
+
+def reports(runs: Sequence[RunSummary]) -> None:
+    """The reports by their paths: first those of analyses, then each training run's own."""
+    found = [run for run in runs if run.kind == ANALYSIS or report_of(run)]
+    if not found:
+        return
+    found.sort(key=lambda run: run.kind != ANALYSIS)
+    with st.expander(f"Reports · {len(found)}"):
+        st.caption("Files to open in a browser.")
+        table = pd.DataFrame(
+            {
+                "report": [run.name for run in found],
+                "kind": [run.kind for run in found],
+                "created": [moment(run.created) for run in found],
+                "file": [str(report_of(run) or "not written yet") for run in found],
+            }
+        )
+        st.dataframe(
+            table,
+            key="reports",
+            hide_index=True,
+            height="content" if len(found) <= TALLEST_TABLE else 330,
+            column_config={
+                "report": st.column_config.TextColumn(width="medium"),
+                "kind": st.column_config.TextColumn(width="small"),
+                "created": st.column_config.TextColumn(width=150),
+                "file": st.column_config.TextColumn(width="large"),
+            },
+        )
+
+
+def _state(run: RunSummary) -> str:
+    return "unreadable" if run.problem else run.state
+
+
+def _percent(run: RunSummary) -> int | None:
+    if run.step is None or not run.total_steps:
+        return None
+    return int(100 * min(run.step / run.total_steps, 1.0))
+
+
+def _texts(runs: Sequence[RunSummary], name: str) -> list[str]:
+    return [str(run.config.get(name) or "") for run in runs]
+
+
+def _numbers(runs: Sequence[RunSummary], name: str) -> pd.Series:
+    return pd.to_numeric(pd.Series([run.config.get(name) for run in runs]), errors="coerce")
+
+
+def _doing(status: Mapping[str, Any]) -> tuple[float, str]:
+    phase = str(status.get("phase") or status.get("state") or "–")
+    done, total = status.get("done"), status.get("total")
+    if not isinstance(done, int) or not isinstance(total, int) or total <= 0:
+        return 0.0, phase
+    return min(max(done / total, 0.0), 1.0), f"{phase}: {done:,} of {total:,}"

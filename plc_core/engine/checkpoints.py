@@ -1,0 +1,87 @@
+"""Which checkpoint of a run can be used, and whether the run's record reaches up to it."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from plc_core.files import RunError, read_json
+from plc_core.runs import Run
+
+
+def last_checkpoint(run: Run) -> Path | None:
+    """The folder of the run's last whole checkpoint, or None; RunError where it is damaged.
+
+    trainer_state.json is what transformers writes last, so a checkpoint that was cut off in the
+    middle has none, or half of one, and is passed over. One that lost a file later is an error:
+    going on without its optimizer would end with other weights and no word said.
+    """
+    whole = [path for path in (run.path / "checkpoints").glob("*") if _was_finished(path)]
+    checkpoint = max(whole, key=_step, default=None)
+    if checkpoint is not None:
+        _check(checkpoint)
+    return checkpoint
+
+
+def trained_checkpoint(run: Run) -> Path:
+    """The folder of the run's last whole checkpoint; RunError where it has none."""
+    checkpoint = last_checkpoint(run)
+    if checkpoint is None:
+        raise RunError(f"The run {run.name!r} has no whole checkpoint, so it has no policy.")
+    return checkpoint
+
+
+def check_record(run: Run, steps: int) -> None:
+    """RunError unless metrics and visits hold every step before `steps`."""
+    metrics = run.metrics()
+    recorded: dict[str, set[int]] = {
+        "metrics.parquet": set(metrics["step"]) if len(metrics) else set(),
+        "visits": set(run.visits(["step"])["step"]),
+    }
+    for name, found in recorded.items():
+        missing = sorted(set(range(steps)) - found)
+        if missing:
+            raise RunError(
+                f"The run {run.name!r} cannot go on from step {steps}: its {name} lacks "
+                f"{len(missing)} of the steps before, as step {missing[0]}. Start it anew under "
+                "another name."
+            )
+
+
+def _was_finished(path: Path) -> bool:
+    if not re.fullmatch(r"checkpoint-\d+", path.name):
+        return False
+    try:
+        return "global_step" in read_json(path / "trainer_state.json")
+    except RunError:
+        return False
+
+
+def _step(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def _check(checkpoint: Path) -> None:
+    weights = [*checkpoint.glob("model*.safetensors"), *checkpoint.glob("adapter*.safetensors")]
+    archives = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt"]
+    archives += sorted(checkpoint.glob("rng_state*.pth"))
+    advice = f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
+    if not weights:
+        raise RunError(f"The checkpoint has no weights. {advice}")
+    for path in [*weights, *archives]:
+        try:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="numpy"):
+                    pass
+            else:
+                # torch.save writes a zip file, whose directory stands at its end.
+                zipfile.ZipFile(path).close()
+        except FileNotFoundError:
+            raise RunError(f"The checkpoint has no {path.name}. {advice}") from None
+        except (OSError, SafetensorError, zipfile.BadZipFile) as error:
+            raise RunError(
+                f"{path.name} of the checkpoint is damaged ({error}). {advice}"
+            ) from None

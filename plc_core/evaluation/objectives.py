@@ -1,0 +1,59 @@
+"""What each objective does to a pair, as a function of its margin."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from plc_core.files import project_path
+from plc_core.objective import PairLogps, build_objective
+from plc_core.runs import Run, create_run
+
+
+class ObjectivesConfig(BaseModel):
+    """The parameters of `notebooks/objectives.ipynb`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    name: str  # name of the report's folder
+    runs_dir: str = "runs"
+    objectives: list[str] = Field(min_length=1)  # keys of plc_core.objective.OBJECTIVES
+    recipe: str = "aggressive"  # of PLC-DPO
+    span: float = Field(4.0, gt=0)  # margins from -span to span, in standard deviations
+    points: int = Field(201, gt=2)
+
+
+def open_objectives(config: ObjectivesConfig) -> Run:
+    """The report's own folder; an older one of this name is replaced."""
+    info = {"kind": "analysis", "config": config.model_dump()}
+    return create_run(project_path(config.runs_dir), config.name, info)
+
+
+def objective_curves(config: ObjectivesConfig) -> pd.DataFrame:
+    """Loss and dL/dm over a grid of margins: columns objective, margin, loss, gradient.
+
+    beta is 1, both responses have one token, and the margin is all in the chosen response. PLC-DPO
+    is shown at the end of training with mean 0 and deviation 1 of the margins. Objectives that
+    couple a batch (Dr.DPO, KTO-Pair, gamma-PO) see the grid as their batch.
+    """
+    margin = torch.linspace(-config.span, config.span, config.points, dtype=torch.float64)
+    frames = []
+    for name in config.objectives:
+        options = {"recipe": config.recipe, "initial": (0.0, 1.0)} if name == "plc" else {}
+        chosen = margin.clone().requires_grad_()
+        zero, one = torch.zeros_like(margin), torch.ones_like(margin)
+        logps = PairLogps(chosen, zero, zero, zero, one, one)
+        out = build_objective(name, beta=1.0, **options)(logps, progress=1.0, update=False)
+        (gradient,) = torch.autograd.grad(out.loss.sum(), chosen)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "objective": name,
+                    "margin": margin.numpy(),
+                    "loss": out.loss.detach().numpy(),
+                    "gradient": gradient.numpy(),
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
