@@ -34,6 +34,11 @@ PAIRS_SCHEMA = pa.schema(
     ]
 )
 
+VERSIONS = (
+    *("python", "plc-core", "torch", "transformers", "trl"),
+    *("peft", "accelerate", "datasets", "pandas", "numpy"),
+)
+
 NASTY_TEXTS = (
     ("", ""),
     ("same", "same"),
@@ -70,6 +75,7 @@ def write_fake_run(
     settings = TrainConfig(
         name=name,
         runs_dir=str(root),
+        num_pairs=pairs,
         flip_rate=flip_rate,
         batch_pairs=batch,
         pairs_per_forward=batch,
@@ -117,7 +123,7 @@ def write_fake_run(
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
     info = fake_info(settings, pairs, int(flipped.sum()))
     if state != "done":
-        del info["trained_steps"]
+        del info["trained_steps"], info["margin_noise"]
     write_json(path / "run.json", info)
     write_json(path / "status.json", fake_status(state, kept, total))
     return path
@@ -240,9 +246,9 @@ def _metrics(
             "ema_mean": mean["margin"].expanding().mean(),
             "ema_std": deviation.expanding().mean(),
             "floor_bound": 0.0,
+            **gamma,
             "learning_rate": 5e-4 * (1 - share),
             "grad_norm": 1.0,
-            **gamma,
             "seconds": 0.2,
             "pairs_per_second": 50.0,
         }
@@ -277,23 +283,13 @@ def fake_info(config: TrainConfig, pairs: int = 200, flipped: int = 60) -> dict[
             "reused": 0,
         },
         "calibration_order": config.order_used(1),
-        "versions": {
-            "python": "3.11.7",
-            "plc-core": "0.1.0",
-            "torch": "2.13.0+cpu",
-            "transformers": "5.24.0",
-            "trl": "1.16.0",
-            "peft": "0.21.2",
-            "accelerate": "1.15.0",
-            "datasets": "5.2.0",
-            "pandas": "3.1.1",
-            "numpy": "2.4.6",
-        },
+        "versions": dict.fromkeys(VERSIONS, "1.2.3"),
         "git": {"commit": "0" * 40, "changed": False},
         "machine": "Linux x86_64",
         "hardware": {"device": "CPU", "processes": 1, "threads": 2},
         "model": {"name": config.model, "parameters": 354_304, "trainable": 354_304},
         "trained_steps": -(-pairs // config.batch_pairs) * int(config.epochs),
+        "margin_noise": {"step_0_std": 1e-7, "last_ema_std": 0.5},
     }
 
 

@@ -3,21 +3,27 @@
 import ast
 import json
 import re
+import shutil
+import subprocess
+import sys
+import time
 
 import numpy as np
 import papermill
 import pytest
+import yaml
 
 from plc_core.batch import NotebookError, main, run_notebook
 from plc_core.engine.config import TrainConfig
+from plc_core.evaluation.comparison import labels, summary_table, verdict
 from plc_core.files import RunError
-from plc_core.jobs import run_jobs
-from plc_core.parameters import ParameterError, notebook_parameters
+from plc_core.jobs import JobError, run_jobs
+from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-TRAIN = ROOT / "notebooks" / "01_train.ipynb"
+TRAIN, DEMO = (ROOT / "notebooks" / f"{name}.ipynb" for name in ("01_train", "demo"))
 TINY = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 8}
 
 
@@ -76,27 +82,131 @@ def test_a_batch_leaves_run_notebook_and_report(executed):
     assert not (executed / "01_train.ipynb").exists()
 
 
-def test_the_report_compares_the_runs(executed):
-    run_notebook(
-        ROOT / "notebooks" / "demo.ipynb",
-        {"name": "report", "runs_dir": str(executed), "runs": ["dpo", "plc"], "baseline": "dpo",
-         "spotlight": "plc"},
-    )  # fmt: skip
+REPORT = {"runs": ["dpo", "plc"], "baseline": "dpo", "control": None, "spotlight": "plc"}
+
+
+def test_the_report_compares_the_runs_and_is_made_again(executed):
+    values = REPORT | {"name": "report", "runs_dir": str(executed)}
+    run_notebook(DEMO, values)
     report = (executed / "report" / "report.html").read_text()
     assert "KL to SFT" in report
     assert "PLC β=0.2" in report
+    assert open_run(executed / "report").status["state"] == "done"
+    (executed / "report" / "report.html").write_text("stale")
+    assert run_jobs(DEMO, [values]) == []
+    assert "KL to SFT" in (executed / "report" / "report.html").read_text()
 
 
-def test_finished_jobs_are_not_run_again(executed):
+def test_the_summary_is_the_files(executed):
+    """Win rates, KL and mean weights of the table, recomputed with pandas alone."""
+    dpo, plc = (open_run(executed / name) for name in ("dpo", "plc"))
+    table = summary_table([dpo, plc], dpo)
+    assert list(table.columns) == ["SFT", "DPO β=0.2", "PLC β=0.2"]
+    gold = plc.table("judgements/gold-world.parquet")
+    own = gold.query("policy == 'trained' and decoding == 'greedy'").set_index("prompt_id")
+    other = dpo.table("judgements/gold-world.parquet")
+    other = other.query("policy == 'trained' and decoding == 'greedy'").set_index("prompt_id")
+    gap = own["reward"] - other["reward"].loc[own.index]
+    rate = 100 * ((gap > 0).mean() + (gap == 0).mean() / 2)
+    cell = table.loc["win % against DPO β=0.2, greedy", "PLC β=0.2"]
+    assert cell.startswith(f"{rate:.1f} [")
+    sampled = plc.table("generations/world.parquet").query(
+        "policy == 'trained' and decoding == 'sampled'"
+    )
+    kl = (sampled["policy_logp"] - sampled["reference_logp"]).mean()
+    assert table.loc["KL to SFT, nats a response", "PLC β=0.2"].startswith(f"{kl:.2f} [")
+    seen = plc.visits().merge(plc.pairs(), on="pair_id").query("oracle_state == 'flip'")
+    means = " / ".join(f"{seen[f'q_{state}'].mean():.3f}" for state in ("clean", "flip", "tie"))
+    assert table.loc[f"q clean/flip/tie, flip pairs (n={len(seen)})", "PLC β=0.2"] == means
+
+
+def test_runs_that_look_alike_are_told_apart(executed, tmp_path):
+    dpo, plc = (open_run(executed / name) for name in ("dpo", "plc"))
+    shutil.copytree(plc.path, tmp_path / "plc-again")
+    again = open_run(tmp_path / "plc-again")
+    assert labels([dpo, plc, again]) == {
+        "dpo": "DPO β=0.2",
+        "plc": "PLC β=0.2 (plc)",
+        "plc-again": "PLC β=0.2 (plc-again)",
+    }
+    assert len(summary_table([dpo, plc, again], dpo).columns) == 4
+    again.info["data"]["fingerprint"] = "other"
+    with pytest.raises(RunError, match="do not start from the same pairs"):
+        summary_table([dpo, again], dpo)
+
+
+def test_the_verdict_says_what_is_left_at_like_kl(executed):
+    dpo, plc = (open_run(executed / name) for name in ("dpo", "plc"))
+    sentence = verdict(plc, dpo)
+    assert sentence.startswith("Against DPO β=0.2, which moved ")
+    assert sentence.count("(no difference shown)") + sentence.count("(it wins ") == 2
+
+
+def test_finished_jobs_are_kept_and_said(executed, capsys):
     before = (executed / "plc" / "run.json").stat().st_mtime_ns
     job = TINY | {"name": "plc", "runs_dir": str(executed), "flip_rate": "3e-1"}
     assert run_jobs(TRAIN, [job]) == []
+    assert "plc: kept, it is finished" in capsys.readouterr().err
     assert (executed / "plc" / "run.json").stat().st_mtime_ns == before
-    errors = run_jobs(TRAIN, [job | {"seed": 1}])
-    assert errors == [
-        f"plc: A run named 'plc' exists in {executed}; nothing was changed. Choose another name, "
-        "or delete that folder yourself."
-    ]
+    (error,) = run_jobs(TRAIN, [job | {"seed": 1}])
+    assert f"A run named 'plc' exists in {executed}; nothing was changed." in error
+    assert "set resume to true" in error
+
+
+def test_one_run_asked_for_again_is_a_sentence_and_an_error(executed, capsys):
+    name = ["-p", "name", "plc", "-p", "runs_dir", str(executed)]
+    assert main([str(TRAIN), *name]) == 1
+    assert "A run named 'plc' exists" in capsys.readouterr().err
+
+
+def test_a_refused_execution_leaves_notebook_and_report_alone(executed):
+    files = [executed / "plc" / name for name in ("notebook.ipynb", "report.html")]
+    before = [file.read_bytes() for file in files]
+    values = TINY | {"name": "plc", "runs_dir": str(executed), "flip_rate": 0.3, "beta": 0.3}
+    with pytest.raises(NotebookError, match="other parameters: beta changed"):
+        run_notebook(TRAIN, values | {"resume": True})
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize(
+    ("jobs", "workers", "sentence"),
+    [
+        ([{"name": "good"}, {"name": "bad/name"}], 1, "'bad/name' is not usable"),
+        ([{"name": "good"}, {"name": "good"}], 1, "Two jobs have one name: good"),
+        ([{"name": "good"}, {"name": "x", "beta": -1}], 1, "'beta' is -1"),
+        ([{"name": "good"}], 0, "must be at least 1"),
+    ],
+)
+def test_jobs_that_cannot_be_meant_are_refused_before_any_starts(tmp_path, jobs, workers, sentence):
+    jobs = [job | {"runs_dir": str(tmp_path)} for job in jobs]
+    with pytest.raises((RunError, ParameterError, JobError), match=sentence):
+        run_jobs(TRAIN, jobs, workers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_that_is_asked_to_stop_stops_its_run_and_the_next_goes_on(tmp_path):
+    job = {"name": "cut", "runs_dir": str(tmp_path), "num_pairs": 128, "batch_pairs": 16,
+           "pairs_per_forward": 1, "save_steps": 2, "eval_prompts": 0}  # fmt: skip
+    jobs = tmp_path / "jobs.yaml"
+    jobs.write_text(yaml.safe_dump([job]))
+    command = [sys.executable, "-m", "plc_core.batch", str(TRAIN), "--jobs", str(jobs)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    _wait_for(lambda: any((tmp_path / "cut").glob("checkpoints/*/trainer_state.json")))
+    process.terminate()
+    assert "Interrupted" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    run = open_run(tmp_path / "cut")
+    _wait_for(lambda: run.status["state"] == "killed")
+    assert run_jobs(TRAIN, [job]) == []
+    assert run.status["state"] == "done"
+    assert run.metrics()["step"].tolist() == list(range(8))
+
+
+def _wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
@@ -132,19 +242,45 @@ def test_a_failed_run_keeps_its_notebook_and_report(tmp_path):
 
 
 def test_values_of_other_libraries_are_converted(tmp_path):
-    with pytest.raises(NotebookError, match="no model folder"):
-        run_notebook(
-            TRAIN,
-            {"name": "x", "runs_dir": tmp_path, "beta": np.float32(0.5), "model": tmp_path / "no"},
-        )
+    given = {"name": "x", "runs_dir": tmp_path, "beta": np.float32(0.5), "seed": np.int64(3)}
+    values = notebook_values(TRAIN, given)
+    assert (values["runs_dir"], values["beta"], values["seed"]) == (str(tmp_path), 0.5, 3)
 
 
-@pytest.mark.parametrize("content", ["[1", "- 1", "text"])
+@pytest.mark.parametrize("content", ["[1", "- 1", "text", "", "1: 2"])
 def test_a_broken_parameter_file_is_a_sentence(tmp_path, capsys, content):
     file = tmp_path / "p.yaml"
     file.write_text(content)
     assert main([str(TRAIN), "-f", str(file)]) == 1
     assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-p", "name", "a: b: c"], "is no YAML; quote it"),
+        (["-p", "name", "2024-01-01"], "'name' is datetime.date"),
+        (["-p", "name", "null"], "'name' is None"),
+        (["-p", "runs_dir", "~nobody9/x"], "'~nobody9/x' cannot be used"),
+        (["--workers", "0", "--jobs", "{jobs}"], "must be at least 1"),
+        (["--jobs", "{odd}"], "should map names of parameters to values; it has 5"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_a_sentence(tmp_path, capsys, arguments, sentence):
+    files = {"jobs": "- {name: x}", "odd": "- 5"}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    arguments = [a.format(jobs=tmp_path / "jobs", odd=tmp_path / "odd") for a in arguments]
+    assert main([str(TRAIN), *arguments]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_notebook_is_a_sentence(tmp_path, capsys):
+    file = tmp_path / "x.ipynb"
+    for content in ("", "[]", "{}", "text"):
+        file.write_text(content)
+        assert main([str(file)]) == 1
+        assert str(file) in capsys.readouterr().err
 
 
 def test_a_notebook_without_parameters_is_refused(tmp_path):

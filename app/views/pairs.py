@@ -120,9 +120,7 @@ def _weight_note(run: Run) -> str:
     """What the weight of this run did; only PLC-DPO corrects by it."""
     objective = str(run.info.get("config", {}).get("objective", "plc"))
     if objective != "plc":
-        return (
-            f"{plain(objective)} corrects nothing: w is the weight that PLC-DPO would have given."
-        )
+        return f"{plain(objective)} corrects nothing: w is the weight PLC-DPO would have given."
     return f"{CORRECTION} is the share of the pair's loss that was taken with the label reversed."
 
 

@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.files import project_path
-from plc_core.objective import PairLogps, build_objective
+from plc_core.objective import OBJECTIVES, PairLogps, build_objective
 from plc_core.runs import Run, create_run
 
 
@@ -18,7 +18,7 @@ class ObjectivesConfig(BaseModel):
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
-    objectives: list[str] = Field(min_length=1)  # keys of plc_core.objective.OBJECTIVES
+    objectives: list[str] = Field(default_factory=list)  # keys of OBJECTIVES; empty draws all
     recipe: str = "aggressive"  # of PLC-DPO
     span: float = Field(4.0, gt=0)  # margins from -span to span, in standard deviations
     points: int = Field(201, gt=2)
@@ -39,7 +39,7 @@ def objective_curves(config: ObjectivesConfig) -> pd.DataFrame:
     """
     margin = torch.linspace(-config.span, config.span, config.points, dtype=torch.float64)
     frames = []
-    for name in config.objectives:
+    for name in config.objectives or OBJECTIVES:
         options = {"recipe": config.recipe, "initial": (0.0, 1.0)} if name == "plc" else {}
         chosen = margin.clone().requires_grad_()
         zero, one = torch.zeros_like(margin), torch.ones_like(margin)

@@ -98,7 +98,8 @@ class GammaPO(Objective):
             generator = torch.Generator()
             generator.set_state(self._generator.get_state())
         chosen = torch.randperm(len(self.queue), generator=generator)[: max(count, 0)]
-        return self.queue[chosen.to(self.queue.device)]
+        # Without waiting for the device, as every copy here would otherwise do.
+        return self.queue[chosen.to(self.queue.device, non_blocking=True)]
 
     def _remember(self, margins: Tensor, last: bool) -> None:
         self._seen.append(margins)

@@ -131,7 +131,7 @@ def tie_selectivity(slices: pd.DataFrame, share: float = 0.2) -> go.Figure:
                 legendgroup=row["slice"],
                 showlegend=column == 1,
                 marker=bar_style(colours[row["slice"]]),
-                text=[f"{row[f'{measure}_{kind}']:.3g}" for kind in ("mean", "median")],
+                text=[f"{row[f'{measure}_{kind}']:#.3g}" for kind in ("mean", "median")],
                 textposition="outside",
                 cliponaxis=False,
                 hovertemplate="%{x}: %{y:.4g}<extra></extra>",
