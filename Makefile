@@ -32,6 +32,7 @@ lint: setup-dev
 
 # The README's pictures, from the runs of the demo.
 pictures: setup-dev demo
+	HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.batch notebooks/objectives.ipynb
 	$(BIN)/python -m tests.pictures
 
 setup: .venv/ready

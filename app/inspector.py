@@ -8,7 +8,7 @@ import streamlit as st
 from reading import runs_root
 from selection import restore
 
-from plc_core.runs import list_runs
+from plc_core.listing import list_runs
 
 st.set_page_config(page_title="PLC-DPO inspector", layout="wide")
 page = st.navigation(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from plc_core.runs import RunError, RunSummary, list_runs
+from plc_core.files import RunError
+from plc_core.listing import RunSummary, list_runs
 
 ANALYSIS = "analysis"
 """The kind of a folder that holds a report only, and neither pairs nor steps."""

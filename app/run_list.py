@@ -14,7 +14,9 @@ from marking import plain
 from reading import runs_root
 from selection import choose_runs, kept, select_rows, selected_rows
 
-from plc_core.runs import RunError, RunSummary, open_run
+from plc_core.files import RunError
+from plc_core.listing import RunSummary
+from plc_core.runs import open_run
 
 LIVE = ("queued", "running")
 TALLEST_TABLE = 8

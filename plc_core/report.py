@@ -19,7 +19,7 @@ body.jp-Notebook { max-width: 1080px; margin: 0 auto; padding: 24px 16px 64px; }
 .jp-InputPrompt, .jp-OutputPrompt { display: none; }
 .jp-OutputArea-child { display: block; }
 .jp-OutputArea-output { display: block; width: 100%; }
-.jp-OutputArea-output pre { white-space: pre-wrap; }
+.jp-RenderedText pre { white-space: pre-wrap !important; word-break: normal !important; }
 .jp-RenderedHTMLCommon h2 { margin-top: 1.2em; }
 .jp-RenderedHTMLCommon table { font-size: 13px; margin-left: 0; }
 .jp-RenderedHTMLCommon table th, .jp-RenderedHTMLCommon table td {

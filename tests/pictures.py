@@ -10,19 +10,22 @@ from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.paths import ROOT
 
 PICTURES = ROOT / "data" / "pictures"
-WIDTH, HEIGHTS = 1366, {"inspector": 1640, "report": 1100}
+WIDTH, HEIGHTS = 1366, {"inspector": 1640, "report": 1150, "objectives": 900}
 SETTLE_MS = 5000
 
 
 def main(runs: Path) -> None:
-    """Photograph the pairs page on the most suspicious pair, and the top of the demo's report."""
-    suspicious = open_run(runs / "demo-plc").visits().nlargest(1, "q_flip")["pair_id"].item()
+    """Photograph the pairs page on the pair reversed most, the demo's report and the curves."""
+    visits = open_run(runs / "demo-plc").visits()
+    reversal = visits["weight"] * visits["q_flip"]
+    suspicious = visits["pair_id"][reversal.idxmax()]
     PICTURES.mkdir(exist_ok=True)
     with sync_playwright() as playwright, inspector(runs) as address:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         shots = {
             "inspector": f"{address}/pairs?run=demo-plc&pair={suspicious}",
             "report": (runs / "demo-report" / "report.html").resolve().as_uri(),
+            "objectives": (runs / "objectives" / "report.html").resolve().as_uri(),
         }
         for name, url in shots.items():
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHTS[name]})

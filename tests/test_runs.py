@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from plc_core.files import RunError, exclusive, write_json
-from plc_core.runs import SCHEMA, VISITS_SCHEMA, create_run, list_runs, open_run, resolve
+from plc_core.listing import list_runs
+from plc_core.runs import SCHEMA, VISITS_SCHEMA, create_run, open_run, resolve
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from run_list import LIVE, filtered, live, reports, run_table
 from selection import chosen_runs
 
 from plc_core.analysis import audit, figures
-from plc_core.runs import RunSummary
+from plc_core.listing import RunSummary
 
 CURVES = Guide(
     "Means over the pairs of each optimizer step. The mean margin m is in units of β × nats. "

@@ -150,7 +150,7 @@ def summary_table(runs: Sequence[Run], baseline: Run, control: Run | None = None
     columns: dict[str, dict[str, str]] = {}
     for row in compare_rewards(runs, baseline, control).to_dict("records"):
         column = columns.setdefault(row["label"], {})
-        column[f"gold reward, {row['decoding']}"] = _interval(row["reward"], 2)
+        column[f"gold reward, {row['decoding']} (n={row['n']})"] = _interval(row["reward"], 2)
         for side, name in against.items():
             column[f"win % against {name}, {row['decoding']}"] = _win(row[side])
         column["KL to SFT, nats a response"] = _interval(row["kl"], 2)
