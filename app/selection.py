@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 from listing import default_run, listed, training_runs
+from reading import runs_root
 
 _KEPT = "kept"
 
@@ -69,6 +70,19 @@ def permalink(run: str, pair_id: str) -> str:
     base = (st.context.url or "").rstrip("/")
     page = "" if base.endswith("/pairs") else "/pairs"
     return f"{base}{page}?{urlencode({'run': run, 'pair': pair_id})}"
+
+
+def head(title: str) -> tuple[Path, str] | None:
+    """A page's title and its run picker; the runs directory and the chosen run, if there is one."""
+    left, right = st.columns([0.65, 0.35], vertical_alignment="bottom")
+    left.title(title)
+    root = runs_root()
+    with right:
+        name = pick_run(root)
+    if name is None:
+        st.info("No run can be read; the page Runs says why.")
+        return None
+    return root, name
 
 
 def pick_run(root: Path) -> str | None:

@@ -9,13 +9,13 @@ import pandas as pd
 import streamlit as st
 from elements import Guide, chart
 from marking import STYLE, marked, plain, turn
-from reading import joined, metrics, open_training, pair_visits, runs_root, shown_errors
+from reading import joined, metrics, open_training, pair_visits, shown_errors
 from selection import (
     choose_pair,
     chosen_pair,
+    head,
     kept,
     permalink,
-    pick_run,
     select_rows,
     selected_rows,
 )
@@ -52,14 +52,10 @@ MAP = Guide(
 
 def page() -> None:
     """Draw the page."""
-    left, right = st.columns([0.65, 0.35], vertical_alignment="bottom")
-    left.title("Pairs")
-    root = runs_root()
-    with right:
-        name = pick_run(root)
-    if name is None:
-        st.info("No run can be read; the page Runs says why.")
+    chosen = head("Pairs")
+    if chosen is None:
         return
+    root, name = chosen
     with shown_errors(name):
         run = open_training(root, name)
         table = joined(run)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from reading import open_training, runs_root, shown_errors, tables
-from selection import kept, pick_run
+from reading import open_training, shown_errors, tables
+from selection import head, kept
 
 from plc_core.analysis import audit, figures
 from plc_core.analysis.audit import TieSelectivity
@@ -31,14 +31,10 @@ CEILING = Guide(
 
 def page() -> None:
     """Draw the page."""
-    left, right = st.columns([0.65, 0.35], vertical_alignment="bottom")
-    left.title("Ties")
-    root = runs_root()
-    with right:
-        name = pick_run(root)
-    if name is None:
-        st.info("No run can be read; the page Runs says why.")
+    chosen = head("Ties")
+    if chosen is None:
         return
+    root, name = chosen
     with shown_errors(name):
         visits, pairs = tables(open_training(root, name))
         if visits.empty:

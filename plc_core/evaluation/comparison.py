@@ -161,7 +161,7 @@ def summary_table(runs: Sequence[Run], baseline: Run, control: Run | None = None
             interval = MeanInterval(area["auroc"], area["low"], area["high"], area["n_flip"])
             column[f"flip AUROC of {area['score']}"] = _interval(interval, 3)
         for state, group in routing_by_state(visits, pairs).groupby("group", sort=False):
-            means = " / ".join(f"{mean:.3f}" for mean in group["mean"])
+            means = "/".join(f"{mean:.3f}" for mean in group["mean"]) if group["n"].max() else "n/a"
             column[f"q clean/flip/tie, {state} pairs (n={group['n'].max():,})"] = means
         column["training, s"] = f"{run.metrics()['seconds'].sum():.0f}"
     table = pd.DataFrame(columns).fillna("–")

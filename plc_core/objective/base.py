@@ -47,6 +47,21 @@ class ObjectiveOutput:
     routing: Routing | None = None  # None for objectives without routing
 
 
+@dataclass(frozen=True)
+class Step:
+    """Where a forward pass stands in training."""
+
+    progress: float  # completed share of training in [0, 1]
+    index: int  # of this forward among those of the optimizer step
+    count: int
+    update: bool  # False for evaluation, which moves no state
+
+    @property
+    def ends(self) -> bool:
+        """Whether the optimizer step ends with this forward."""
+        return self.index == self.count - 1
+
+
 class Objective(ABC):
     """What a pair is worth.
 
@@ -57,7 +72,6 @@ class Objective(ABC):
     beta: float
     router: Router | None = None
 
-    @abstractmethod
     def __call__(
         self,
         logps: PairLogps,
@@ -76,8 +90,20 @@ class Objective(ABC):
         Raises:
             NonFiniteError: naming the pairs, for log-probs on the CPU; elsewhere a check would
                 wait for the device, and the trainer makes it once a step.
-            ValueError: for tensors of different shapes.
+            ValueError: for tensors of different shapes, or progress outside [0, 1].
         """
+        if not 0 <= progress <= 1:
+            raise ValueError(f"progress is a share of training in [0, 1]; it is {progress}.")
+        m = sequence_margin(logps, self.beta)
+        routing = None
+        if self.router is not None:
+            routing = self.router(m, progress, micro_batch, update)
+        loss = self.losses(m, logps, Step(progress, *micro_batch, update), routing)
+        return ObjectiveOutput(loss, m.detach(), routing)
+
+    @abstractmethod
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
+        """The loss of each pair, [B], from its margin m and whatever else the objective reads."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, as plain numbers, lists and strings."""
@@ -87,24 +113,6 @@ class Objective(ABC):
         """Restore what `state_dict` gave; ValueError where it is something else."""
         if state:
             raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}.")
-
-
-class PairwiseObjective(Objective):
-    """An objective whose loss is a function of one pair alone."""
-
-    @abstractmethod
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
-        """The loss of each pair, [B], from its margin and, where it needs them, its log-probs."""
-
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
-        return ObjectiveOutput(self.pair_loss(m, logps), m.detach())
 
 
 def log_ratios(logps: PairLogps) -> tuple[Tensor, Tensor]:

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from plc_core.objective.base import (
     Objective,
-    ObjectiveOutput,
     PairLogps,
+    Step,
     clean_loss,
     flip_loss,
     log_ratios,
     positive,
-    sequence_margin,
     share,
 )
 from plc_core.objective.reduction import gather_over_ranks, sum_over_ranks
+from plc_core.objective.routing import Routing
 
 
 class DrDPO(Objective):
@@ -40,21 +40,14 @@ class DrDPO(Objective):
         self.beta = positive("beta", beta)
         self.beta_prime = positive("beta_prime", beta_prime)
 
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         loss = clean_loss(m)
         everyone, _ = gather_over_ranks(loss.detach())
         logits = -everyone / self.beta_prime
         batch_loss = -self.beta_prime * (logits.logsumexp(0) - math.log(len(everyone)))
         weights = (-loss.detach() / self.beta_prime - logits.logsumexp(0)).exp()
         value = batch_loss - (logits.softmax(0) * everyone).sum()
-        return ObjectiveOutput(len(everyone) * weights * loss + value, m.detach())
+        return len(everyone) * weights * loss + value
 
 
 class KTOPair(Objective):
@@ -69,14 +62,7 @@ class KTOPair(Objective):
     def __init__(self, beta: float) -> None:
         self.beta = positive("beta", beta)
 
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         chosen, rejected = log_ratios(logps)
         count = torch.ones_like(chosen)
         sums = torch.stack([x.detach().sum() for x in (chosen, rejected, count)])
@@ -84,7 +70,7 @@ class KTOPair(Objective):
         kl_chosen, kl_rejected = ((x / n).clamp(min=0) for x in (sum_chosen, sum_rejected))
         chosen_loss = torch.sigmoid(-self.beta * (chosen - kl_rejected))
         rejected_loss = torch.sigmoid(-self.beta * (kl_chosen - rejected))
-        return ObjectiveOutput((chosen_loss + rejected_loss) / 2, m.detach())
+        return (chosen_loss + rejected_loss) / 2
 
 
 class ROPO(Objective):
@@ -103,19 +89,12 @@ class ROPO(Objective):
         self.alpha = alpha
         self.trim = share("trim", trim)
 
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         norm = 4 * self.alpha / (1 + self.alpha) ** 2
         loss = norm * (clean_loss(m) + self.alpha * torch.sigmoid(-m))
-        if self.trim and progress >= 0.2:
+        if self.trim and step.progress >= 0.2:
             loss = loss * self._kept(m.detach())
-        return ObjectiveOutput(loss, m.detach())
+        return loss
 
     def _kept(self, m: Tensor) -> Tensor:
         everyone, _ = gather_over_ranks(m)
@@ -148,24 +127,17 @@ class REPO(Objective):
         """The reliability as of the last optimizer step, a float64 scalar."""
         return self._eta
 
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         eta = self._eta.to(m.device)
         w = torch.sigmoid(m.detach().to(torch.float64) + torch.logit(eta))
-        if update:
-            self._observe(w, last=micro_batch[0] == micro_batch[1] - 1)
+        if step.update:
+            self._observe(w, step.ends)
         w = w.to(m.dtype)
-        return ObjectiveOutput(w * clean_loss(m) + (1 - w) * flip_loss(m), m.detach())
+        return w * clean_loss(m) + (1 - w) * flip_loss(m)
 
-    def _observe(self, w: Tensor, last: bool) -> None:
+    def _observe(self, w: Tensor, ends: bool) -> None:
         self._sums = self._sums.to(w.device) + torch.stack((w.sum(), torch.ones_like(w).sum()))
-        if last:
+        if ends:
             total, count = sum_over_ranks(self._sums)
             eta = (1 - self.alpha) * self._eta.to(w.device) + self.alpha * total / count
             # At 0 or 1 the logit is infinite and eta could never come back.

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from plc_core.objective.base import (
     Objective,
-    ObjectiveOutput,
     PairLogps,
+    Step,
     clean_loss,
     positive,
-    sequence_margin,
 )
 from plc_core.objective.reduction import gather_over_ranks
+from plc_core.objective.routing import Routing
 
 POOL = 256  # margins that a step's targets are computed from
 QUEUE = 2048  # margins that are remembered
@@ -73,22 +73,15 @@ class GammaPO(Objective):
         self.queue = torch.randn(_FIRST_DRAWS, generator=self._generator, dtype=torch.float64)
         self._seen: list[Tensor] = []
 
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         own = m.detach().to(torch.float64)
         everyone, start = gather_over_ranks(own)
-        remembered = self._draw(POOL - len(everyone), update).to(m.device)
+        remembered = self._draw(POOL - len(everyone), step.update).to(m.device)
         targets = dynamic_targets(torch.cat((everyone, remembered)), self.gamma_0, self.tau)
         gamma = targets[start : start + len(own)].to(m.dtype)
-        if update:
-            self._remember(everyone, last=micro_batch[0] == micro_batch[1] - 1)
-        return ObjectiveOutput(clean_loss(m - (gamma - self.gamma_0)), m.detach())
+        if step.update:
+            self._remember(everyone, step.ends)
+        return clean_loss(m - (gamma - self.gamma_0))
 
     def _draw(self, count: int, update: bool) -> Tensor:
         if count >= len(self.queue):
@@ -101,9 +94,9 @@ class GammaPO(Objective):
         # Without waiting for the device, as every copy here would otherwise do.
         return self.queue[chosen.to(self.queue.device, non_blocking=True)]
 
-    def _remember(self, margins: Tensor, last: bool) -> None:
+    def _remember(self, margins: Tensor, ends: bool) -> None:
         self._seen.append(margins)
-        if last:
+        if ends:
             self.queue = torch.cat([self.queue.to(margins.device), *self._seen])[-QUEUE:]
             self._seen = []
 

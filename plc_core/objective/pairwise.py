@@ -17,27 +17,29 @@ from __future__ import annotations
 from torch import Tensor
 
 from plc_core.objective.base import (
+    Objective,
     PairLogps,
-    PairwiseObjective,
+    Step,
     clean_loss,
     flip_loss,
     log_ratios,
     positive,
     share,
 )
+from plc_core.objective.routing import Routing
 
 
-class DPO(PairwiseObjective):
+class DPO(Objective):
     """L = sp(-m), Eq. (dpo); Rafailov et al. 2023."""
 
     def __init__(self, beta: float) -> None:
         self.beta = positive("beta", beta)
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         return clean_loss(m)
 
 
-class CDPO(PairwiseObjective):
+class CDPO(Objective):
     """L = (1 - e) sp(-m) + e sp(m): DPO with labels smoothed by e; Mitchell 2023.
 
     Minimal at m = logit(1 - e), and it pulls larger margins back. DPO at e = 0.
@@ -47,11 +49,11 @@ class CDPO(PairwiseObjective):
         self.beta = positive("beta", beta)
         self.epsilon = share("epsilon", epsilon, below=0.5)
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         return (1 - self.epsilon) * clean_loss(m) + self.epsilon * flip_loss(m)
 
 
-class RobustDPO(PairwiseObjective):
+class RobustDPO(Objective):
     """L = [(1 - e) sp(-m) - e sp(m)] / (1 - 2e); Chowdhury et al. 2024, "rDPO".
 
     Its mean over labels flipped with probability e is DPO's loss on the clean labels. Unbounded
@@ -62,12 +64,12 @@ class RobustDPO(PairwiseObjective):
         self.beta = positive("beta", beta)
         self.epsilon = share("epsilon", epsilon, below=0.5)
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         loss = (1 - self.epsilon) * clean_loss(m) - self.epsilon * flip_loss(m)
         return loss / (1 - 2 * self.epsilon)
 
 
-class LengthDPO(PairwiseObjective):
+class LengthDPO(Objective):
     """L = sp(-x), x = m + a (|chosen| - |rejected|) in tokens; Park et al. 2024, "R-DPO".
 
     A pair whose chosen response is the longer one is trained less. DPO at a = 0 or equal lengths.
@@ -79,22 +81,22 @@ class LengthDPO(PairwiseObjective):
             raise ValueError(f"alpha, in units of the margin a token, must be >= 0; it is {alpha}.")
         self.alpha = alpha
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         longer = (logps.chosen_lengths - logps.rejected_lengths).to(m.dtype)
         return clean_loss(m + self.alpha * longer)
 
 
-class RSO(PairwiseObjective):
+class RSO(Objective):
     """L = max(0, 1 - m): the hinge of RSO without its rejection sampling; Liu et al. 2024."""
 
     def __init__(self, beta: float) -> None:
         self.beta = positive("beta", beta)
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         return (1 - m).relu()
 
 
-class IPO(PairwiseObjective):
+class IPO(Objective):
     """L = (h - 1/(2 t))^2 with h the difference of log-ratios per token; Azar et al. 2024.
 
     The per-token form is the one that its authors confirmed and that public trainers use. `beta`
@@ -105,11 +107,11 @@ class IPO(PairwiseObjective):
         self.beta = positive("beta", beta)
         self.tau = positive("tau", tau)
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         return (_per_token_margin(logps) - 1 / (2 * self.tau)).square()
 
 
-class SimPO(PairwiseObjective):
+class SimPO(Objective):
     """L = sp(-x), x = beta (log pi(chosen)/|chosen| - log pi(rejected)/|rejected|) - g.
 
     Meng et al. 2024; no reference. `gamma` is the target margin g itself, in units of x; the
@@ -122,13 +124,13 @@ class SimPO(PairwiseObjective):
             raise ValueError(f"gamma, the target margin, must be >= 0; it is {gamma}.")
         self.gamma = gamma
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         chosen = logps.policy_chosen.to(m.dtype) / logps.chosen_lengths
         rejected = logps.policy_rejected.to(m.dtype) / logps.rejected_lengths
         return clean_loss(self.beta * (chosen - rejected) - self.gamma)
 
 
-class LengthNormalisedDPO(PairwiseObjective):
+class LengthNormalisedDPO(Objective):
     """L = sp(-beta h), h as in IPO: "DPO-LN only", margin rescaling and no correction.
 
     The paper's ablation table names it and does not define it; LN is read as length
@@ -139,7 +141,7 @@ class LengthNormalisedDPO(PairwiseObjective):
     def __init__(self, beta: float) -> None:
         self.beta = positive("beta", beta)
 
-    def pair_loss(self, m: Tensor, logps: PairLogps) -> Tensor:
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         return clean_loss(self.beta * _per_token_margin(logps))
 
 

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from plc_core.objective.base import (
     Objective,
-    ObjectiveOutput,
     PairLogps,
+    Step,
     clean_loss,
     flip_loss,
     positive,
-    sequence_margin,
     tie_loss,
 )
-from plc_core.objective.routing import Router
+from plc_core.objective.routing import Router, Routing
 
 
 class PLC(Objective):
@@ -43,23 +42,15 @@ class PLC(Objective):
         self.router = router
         self.correct = correct
 
-    def __call__(
-        self,
-        logps: PairLogps,
-        progress: float,
-        micro_batch: tuple[int, int] = (0, 1),
-        update: bool = True,
-    ) -> ObjectiveOutput:
-        m = sequence_margin(logps, self.beta)
-        routing = self.router(m, progress, micro_batch, update)
+    def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
+        assert routing is not None  # there is always a router
         q_clean, q_flip, q_tie, w = (
             x.to(m.dtype) for x in (routing.clean, routing.flip, routing.tie, routing.weight)
         )
         corrected: Tensor = q_clean * clean_loss(m)
         if self.correct:
             corrected = corrected + q_flip * flip_loss(m) + q_tie * tie_loss(m)  # Eq. (lplc)
-        loss = (1 - w) * clean_loss(m) + w * corrected  # Eq. (total)
-        return ObjectiveOutput(loss, m.detach(), routing)
+        return (1 - w) * clean_loss(m) + w * corrected  # Eq. (total)
 
     def state_dict(self) -> dict[str, Any]:
         return self.router.state_dict()
