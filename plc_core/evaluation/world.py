@@ -10,17 +10,17 @@ from plc_core.evaluation.judges import judge_world
 from plc_core.runs import Run
 
 
-def evaluate(run: Run, prompts: int) -> pd.DataFrame | str:
-    """Generate, judge and tabulate a run of the world; for any other model, say why not.
+def evaluate(run: Run, prompts: int) -> pd.DataFrame:
+    """Generate, judge and tabulate a run of the world; for any other model, the reason why not.
 
     Args:
         run: a finished training run.
         prompts: how many held-out prompts to answer; 0 skips the evaluation.
     """
     if run.info["config"]["model"] != "world":
-        return "No evaluation by reward: only the embedded world has a gold reward."
+        return pd.DataFrame({"not evaluated": ["only the embedded world has a gold reward"]})
     if not prompts:
-        return "No evaluation by reward: eval_prompts is 0."
+        return pd.DataFrame({"not evaluated": ["eval_prompts is 0"]})
     generate_world(run, prompts)
     judge_world(run)
     table = compare_rewards([run], run).drop(columns=["run", "against_baseline", "against_control"])
