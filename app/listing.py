@@ -23,10 +23,12 @@ def training_runs(runs: Iterable[RunSummary]) -> list[RunSummary]:
 
 
 def default_run(root: Path) -> str | None:
-    """The newest training run with visits, else the newest training run."""
+    """The newest PLC-DPO run with visits, else the newest such run, else the newest run."""
     trained = [run for run in listed(root) if run.kind == "training"]
     visited = [run for run in trained if any((run.path / "visits").glob("*.parquet"))]
-    return (visited or trained)[0].name if trained else None
+    routed = [run for run in visited if run.config.get("objective") == "plc"]
+    best = routed or visited or trained
+    return best[0].name if best else None
 
 
 def refuse_links(path: Path, files: Iterable[Path]) -> None:

@@ -55,6 +55,11 @@ def shown_errors(name: str) -> Iterator[None]:
         yield
     except (RunError, ValueError, OSError) as error:
         st.warning(f"The run {plain(name)} cannot be shown here. {plain(str(error))}")
+    except Exception as error:  # files of another's making may hold anything
+        st.warning(
+            f"The run {plain(name)} cannot be shown here: its files are not as a run writes them "
+            f"({plain(type(error).__name__)}: {plain(str(error))})."
+        )
 
 
 def metrics(run: Run) -> pd.DataFrame:

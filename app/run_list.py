@@ -163,7 +163,9 @@ def _texts(runs: Sequence[RunSummary], name: str) -> list[str]:
 
 
 def _numbers(runs: Sequence[RunSummary], name: str) -> pd.Series:
-    return pd.to_numeric(pd.Series([run.config.get(name) for run in runs]), errors="coerce")
+    values = [run.config.get(name) for run in runs]
+    small = [v if isinstance(v, (int, float)) and abs(v) < 1e300 else None for v in values]
+    return pd.Series(small, dtype="float64")
 
 
 def _doing(status: Mapping[str, Any]) -> tuple[float, str]:

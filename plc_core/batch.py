@@ -63,7 +63,9 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
             # Only into a folder that this execution made or went on with: a refused one is
             # another's, and its notebook and report stay.
             if executed.exists() and _is_of(folder, token):
-                _keep(executed, folder, reason)
+                # A full disk must not hide why the notebook failed.
+                with contextlib.suppress(RunError) if reason else contextlib.nullcontext():
+                    _keep(executed, folder, reason)
     return open_run(folder)
 
 
@@ -189,8 +191,10 @@ def read_yaml(path: Path, kind: type) -> Any:
     """The YAML file `path`, which must hold a `kind`; RunError otherwise."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise RunError(f"{path} is no YAML: {error}") from None
     if not isinstance(content, kind) or not content:
         raise RunError(f"{path} should hold a YAML {kind.__name__}, and not an empty one.")
     return content

@@ -56,7 +56,8 @@ def project_path(path: str) -> Path:
     """
     try:
         given = Path(path).expanduser()
-    except RuntimeError as error:  # of a user that does not exist
+        given.is_dir()
+    except (RuntimeError, ValueError, OSError) as error:  # of no user, with a NUL, too long
         raise RunError(f"The path {path!r} cannot be used: {error}") from None
     checkout = Path(__file__).resolve().parent.parent
     base = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()

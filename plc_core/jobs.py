@@ -113,7 +113,11 @@ class _Job:
             self.process = subprocess.Popen(
                 [*command, "--quiet"], stdout=log, stderr=subprocess.STDOUT, env=dict(environment)
             )
-        self.bar = tqdm(total=1, bar_format="{desc:44}{bar:24}{percentage:4.0f} % {elapsed}")
+        # Where nobody watches, as in a log file, a line a phase is enough.
+        watched = sys.stderr.isatty()
+        shape = "{desc:44}{bar:24}{percentage:4.0f} % {elapsed}"
+        self.bar = tqdm(total=1, bar_format=shape, disable=not watched)
+        self._phase = ""
         self._show("starting", 0, 1)
 
     def finished(self) -> bool:
@@ -124,7 +128,7 @@ class _Job:
         code = self.process.poll()
         if code is not None:
             if code:
-                self._show("failed", int(self.bar.n), int(self.bar.total or 1))
+                self._show("failed", int(self.bar.n), int(getattr(self.bar, "total", None) or 1))
             else:
                 self._show("done", 1, 1)
             self.bar.close()
@@ -140,10 +144,12 @@ class _Job:
 
     def _show(self, phase: str, done: int, total: int) -> None:
         text = f"{self.run_folder.name}: {phase}"
-        # Where nobody watches, as in a log file, a line a phase is enough.
-        if sys.stderr.isatty() or text != self.bar.desc:
+        if not self.bar.disable:
             self.bar.total, self.bar.n = total, done
             self.bar.set_description_str(text)
+        elif phase != self._phase:
+            sys.stderr.write(f"{text}\n")
+        self._phase = phase
 
     def errors(self) -> list[str]:
         """The last line that a failed process said, behind the run's name."""

@@ -62,4 +62,6 @@ def _summarise(root: Path, folder: Path) -> RunSummary:
 
 def _typed(value: Any, kind: type[T]) -> T | None:
     # A run of another's making may hold anything; one odd field must not hide the other runs.
+    if isinstance(value, int) and abs(value) > 2**53:
+        return None
     return value if isinstance(value, kind) else None

@@ -67,7 +67,11 @@ def resolve(root: Path | str, name: str) -> Path:
         )
     base = Path(root).resolve()
     path = base / name
-    if path.resolve().parent != base:
+    try:
+        inside = path.resolve().parent == base
+    except (OSError, RuntimeError):  # a link to itself
+        inside = False
+    if not inside:
         raise RunError(f"The run {name!r} leads outside {base}; it was not opened.")
     return path
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from torch import tensor
 
 from plc_core.objective import OBJECTIVES, NonFiniteError, PairLogps, build_objective
+from plc_core.objective.base import tie_loss
 from plc_core.objective.gamma_po import dynamic_targets
 from tests.paths import reference_vectors
 
@@ -188,16 +190,126 @@ def test_gradient_probes(vectors, entry, name, options):
     close(gradient(name, probe["m"], **options), probe[entry])
 
 
-def test_the_kto_half_and_the_tie_loss_at_the_probes(vectors):
-    from plc_core.objective.base import tie_loss
-
+def test_the_tie_loss_at_the_probes(vectors):
     probe = vectors["gradient_probe"]
     m = f64(probe["m"]).requires_grad_()
     tie_loss(m).sum().backward()
     close(m.grad, probe["tie_softplus_abs"])
-    half = f64(probe["m"]).requires_grad_()
-    torch.sigmoid(-half).sum().backward()
-    close(half.grad, probe["kto_like_half"])
+
+
+def test_one_side_of_a_kto_pair_at_the_probes(vectors):
+    probe = vectors["gradient_probe"]
+    # One pair a call and a rejected side that pulls K to 0: the chosen half, by itself.
+    for m, expected in zip(probe["m"], probe["kto_like_half"], strict=True):
+        chosen = f64([m]).requires_grad_()
+        zero, one = f64([0.0]), f64([1.0])
+        logps = PairLogps(chosen, f64([-50.0]), zero, zero, one, one)
+        build_objective("kto-pair", beta=1.0)(logps, progress=0.0).loss.sum().backward()
+        close(2 * chosen.grad, [expected])
+
+
+def test_length_normalised_dpo(batch):
+    out = build_objective("dpo-ln", beta=7.0)(batch, progress=0.0)
+    h = f64([-2.5 / 100 + 10.25 / 130, -2.25 / 80 - 6.0 / 75, 10.5 / 210 + 2.5 / 190,
+             4.25 / 60 - 3.75 / 72])  # fmt: skip
+    close(out.loss, torch.log1p(torch.exp(-7.0 * h)))
+
+
+def test_defaults_are_the_published_ones():
+    expected = {
+        "cdpo": {"epsilon": 0.1}, "rdpo-robust": {"epsilon": 0.1}, "rdpo-length": {"alpha": 0.01},
+        "ropo": {"alpha": 14.0, "trim": 0.0}, "re-po": {"alpha": 0.1}, "ipo": {"tau": 0.1},
+        "dr-dpo": {"beta_prime": 1.0}, "simpo": {"gamma": 1.0},
+        "gamma-po": {"gamma_0": 0.5, "tau": 1.0},
+    }  # fmt: skip
+    for name, options in expected.items():
+        objective = build_objective(name, beta=2.0)
+        assert {option: getattr(objective, option) for option in options} == options
+    assert build_objective("re-po", beta=1.0).eta.item() == 0.9
+
+
+def test_gamma_po_keeps_the_last_margins_and_draws_from_them():
+    """Against plain numpy: a queue of 2,048, a pool of 256, margins remembered at a step's end."""
+    objective = build_objective("gamma-po", beta=1.0, gamma_0=0.4, tau=0.7, seed=3)
+    generator = torch.Generator().manual_seed(3)
+    queue = torch.randn(8, generator=generator, dtype=torch.float64).numpy()
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        margins, parts = rng.normal(size=96), []
+        for index in (0, 1):
+            m = margins[48 * index : 48 * index + 48]
+            room = 256 - len(m)
+            drawn = queue
+            if room < len(queue):
+                drawn = queue[torch.randperm(len(queue), generator=generator)[:room].numpy()]
+            pool = np.concatenate([m, drawn])
+            p, step = np.full(len(pool), 1 / len(pool)), min(0.5 / 0.7, 1)
+            for _ in range(20):
+                gamma = 0.4 * len(pool) * p
+                slope = 0.7 * (1 + np.log(len(pool) * (p + 1e-10)))
+                slope = slope + 0.4 / (1 + np.exp(-(gamma - pool)))
+                p = p * np.exp(-step * slope)
+                p = p / p.sum()
+            expected = np.log1p(np.exp(-(m - (gamma[: len(m)] - 0.4))))
+            close(objective(of_margin(m), 0.5, (index, 2)).loss, expected)
+            parts.append(m)
+        queue = np.concatenate([queue, *parts])[-2048:]
+    assert len(queue) == len(objective.queue) == 2048
+
+
+@pytest.mark.parametrize(("pairs", "trim", "kept"), [(4, 0.2, 3), (100, 0.29, 71), (5, 0.2, 4),
+                                                     (2, 0.9, 1)])  # fmt: skip
+def test_ropo_keeps_the_share_that_trim_leaves(pairs, trim, kept):
+    out = build_objective("ropo", beta=1.0, trim=trim)(of_margin(np.arange(pairs) / 10), 0.5)
+    assert (out.loss > 0).sum().item() == kept
+
+
+def test_re_pos_reliability_never_leaves_the_open_interval():
+    repo = build_objective("re-po", beta=1.0, alpha=1.0)
+    for _ in range(3):
+        repo(of_margin([500.0] * 4), progress=0.5)
+    assert repo.eta.item() == 1 - 1e-6
+
+
+def test_two_ranks_with_unequal_batches_are_one_batch(tmp_path):
+    """Losses of every objective over two steps of 5 + 2 and 3 + 6 pairs, against one process."""
+    expected = {name: _two_steps(name, lambda step: slice(None)) for name in OBJECTIVES}
+    torch.multiprocessing.spawn(_rank, args=(str(tmp_path),), nprocs=2)
+    for name, (losses, state) in expected.items():
+        ranks = [torch.load(tmp_path / f"{name}-{rank}.pt") for rank in (0, 1)]
+        for step in range(2):
+            both = torch.cat([ranks[0][0][step], ranks[1][0][step]])
+            torch.testing.assert_close(both, losses[step], rtol=1e-12, atol=1e-12)
+        assert str(ranks[0][1]) == str(ranks[1][1])
+        if name == "re-po":
+            assert ranks[0][1]["eta"] == pytest.approx(state["eta"], rel=1e-12)
+
+
+_SPLITS = ((5, 2), (3, 6))
+
+
+def _two_steps(name, own):
+    options = {"ropo": {"trim": 0.3}, "gamma-po": {"gamma_0": 0.5}}.get(name, {})
+    objective = build_objective(name, beta=1.0, **options)
+    out = []
+    for step, sizes in enumerate(_SPLITS):
+        generator = torch.Generator().manual_seed(step)
+        m = 2 * torch.randn(sum(sizes), generator=generator, dtype=torch.float64)
+        out.append(objective(of_margin(m[own(step)]), 0.5).loss.detach())
+    return out, objective.state_dict()
+
+
+def _rank(rank, folder):
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    for name in OBJECTIVES:
+
+        def own(step):
+            first = _SPLITS[step][0]
+            return slice(0, first) if rank == 0 else slice(first, None)
+
+        torch.save(_two_steps(name, own), f"{folder}/{name}-{rank}.pt")
+    torch.distributed.destroy_process_group()
 
 
 # ---- limits and identities -----------------------------------------------------------------------
@@ -450,10 +562,12 @@ def test_batch_objectives_couple_one_forward_under_accumulation(name):
         ("cdpo", {"epsilon": 0.5}, r"epsilon must be in \[0, 0.5\)"),
         ("cdpo", {"epsilon": -0.1}, "epsilon must be in"),
         ("rdpo-robust", {"epsilon": 0.7}, "epsilon must be in"),
-        ("rdpo-robust", {"epsilon": math.nan}, "epsilon must be in"),
-        ("rdpo-length", {"alpha": -1.0}, "alpha, .* must be >= 0"),
+        ("rdpo-robust", {"epsilon": math.nan}, "epsilon must be a finite number"),
+        ("cdpo", {"epsilon": "0.1"}, "epsilon must be a finite number"),
+        ("simpo", {"gamma": math.inf}, "gamma must be a finite number"),
+        ("rdpo-length", {"alpha": -1.0}, "alpha must be at least 0"),
         ("ipo", {"tau": 0.0}, "tau must be positive"),
-        ("simpo", {"gamma": -1.0}, "gamma, the target margin, must be >= 0"),
+        ("simpo", {"gamma": -1.0}, "gamma must be at least 0"),
         ("dr-dpo", {"beta_prime": -1.0}, "beta_prime must be positive"),
         ("ropo", {"alpha": 1.0}, "must be above 2"),
         ("ropo", {"trim": 1.0}, "trim must be in"),
@@ -461,7 +575,7 @@ def test_batch_objectives_couple_one_forward_under_accumulation(name):
         ("gamma-po", {"tau": -1.0}, "tau must be positive"),
         ("gamma-po", {"gamma_0": -1.0}, "gamma_0"),
         ("plc", {"tau_dir": 1.0}, "would ignore 'tau_dir'"),
-        ("plc", {"warmup": 1.0}, "warmup is a share"),
+        ("plc", {"warmup": 1.0}, r"warmup must be in \[0, 1\)"),
         ("dpo", {"label_smoothing": 0.1}, 'use "cdpo" or "rdpo-robust" with epsilon'),
         ("rso", {"loss_type": "hinge"}, "would ignore 'loss_type'"),
     ],

@@ -32,8 +32,9 @@ def logps_of(margin, beta=1.0):
 
 def close(actual, expected, tolerance=1e-9):
     torch.testing.assert_close(
-        actual.to(torch.float64), f64(expected), atol=tolerance, rtol=tolerance
-    )
+        actual.to(torch.float64), torch.as_tensor(expected, dtype=torch.float64),
+        atol=tolerance, rtol=tolerance,
+    )  # fmt: skip
 
 
 def test_dpo_gives_the_reference_numbers():
@@ -89,6 +90,36 @@ def test_plc_gives_the_reference_numbers(case):
     close(out.loss, expected["L"])
     out.loss.sum().backward()
     close(logps.policy_chosen.grad, expected["dL_dm"])
+
+
+def test_all_margins_zero_is_the_prior_and_plain_dpo():
+    """The edge entry of the vectors: no spread, a uniform prior, nothing to correct."""
+    case = reference_vectors()["plc_dpo_edge_all_zero"]
+    inputs, expected = case["inputs"], case["out"]
+    recipe = Recipe(0.98, 0.55, 1.15, 0.0, inputs["gamma_t"], 0.8)
+    plc = build_objective(
+        "plc", beta=1.0, recipe=recipe, prior=_exact(inputs["prior"]), schedule="constant",
+        initial=(inputs["mu"], inputs["v"]),
+    )  # fmt: skip
+    logps = logps_of(inputs["m"])
+    out = plc(logps, progress=0.5)
+    for field, name in (("z", "z"), ("clean", "q_clean"), ("confidence", "C"), ("weight", "w")):
+        close(getattr(out.routing, field), expected[name])
+    close(out.loss, expected["L"])
+    out.loss.sum().backward()
+    close(logps.policy_chosen.grad, expected["dL_dm"])
+
+
+def test_update_first_under_accumulation_scores_with_the_margins_seen_so_far():
+    m = f64([1.0, -1.0, 3.0, 0.5])
+    router = Router(calibration_order="update-first", initial=(0.2, 0.7))
+    for index in (0, 1):
+        z = router(m[2 * index : 2 * index + 2], 0.5, micro_batch=(index, 2)).z
+        seen = m[: 2 * index + 2]
+        mean = 0.98 * 0.2 + 0.02 * seen.mean()
+        variance = 0.98 * 0.7 + 0.02 * seen.var(correction=0)
+        close(z, (m[2 * index : 2 * index + 2] - mean) / variance.sqrt())
+    close(router.calibration.statistics()[0], 0.98 * 0.2 + 0.02 * m.mean())
 
 
 def _exact(prior):
@@ -229,6 +260,23 @@ def test_state_survives_saving_bit_for_bit():
         assert torch.equal(resumed.routing.z, expected.routing.z)
 
 
+@pytest.mark.parametrize("call", [{"progress": 1.1}, {"progress": math.nan}, {"progress": None},
+                                  {"progress": 0.5, "micro_batch": (2, 2)}])  # fmt: skip
+@pytest.mark.parametrize("name", ["dpo", "plc"])
+def test_a_place_in_training_that_cannot_be_is_a_sentence(name, call):
+    with pytest.raises(ValueError, match=r"progress|micro_batch"):
+        build_objective(name, beta=1.0)(logps_of([1.0, 2.0]), **call)
+
+
+def test_a_step_without_pairs_moves_nothing():
+    for name in ("plc", "re-po"):
+        objective = build_objective(name, beta=1.0)
+        objective(logps_of([1.0, 2.0]), progress=0.1)
+        before = objective.state_dict()
+        assert objective(logps_of([]), progress=0.2).loss.shape == (0,)
+        assert objective.state_dict() == before
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -237,7 +285,19 @@ def test_state_survives_saving_bit_for_bit():
         ({"prior": (0.8, 0.1, 0.2)}, "must sum to 1"),
         ({"prior": (1.1, -0.1, 0.0)}, "three weights in"),
         ({"beta": 0.0}, "beta must be positive"),
-        ({"beta": math.nan}, "beta must be positive"),
+        ({"beta": math.nan}, "beta must be a finite number; it is nan"),
+        ({"beta": "0.1"}, "beta must be a finite number; it is '0.1'"),
+        ({"beta": True}, "beta must be a finite number; it is True"),
+        ({"prior": None}, "three weights in"),
+        ({"prior": ("a", 0, 1)}, "a prior weight must be a finite number"),
+        ({"initial": (0, 1, 2)}, "initial is a mean and a variance"),
+        ({"initial": (math.nan, 1)}, "the initial mean must be a finite number"),
+        ({"sigma_min": math.inf}, "sigma_min must be a finite number"),
+        ({"warmup": "0.1"}, "warmup must be a finite number"),
+        ({"gate": "no"}, "gate must be true or false"),
+        ({"correct": "False"}, "correct must be true or false"),
+        ({"states": None}, "include clean"),
+        ({"recipe": None}, "a name or a Recipe"),
         ({"schedule": "quadratic"}, "Unknown schedule"),
         ({"calibration_order": "first"}, "Unknown calibration_order"),
         ({"states": ("flip",)}, "include clean"),

@@ -240,11 +240,12 @@ def truncated(path):
         (STATE_FILE, '{"step": 2, "objective": {"calibration": {"average": [1, 2]}}}',
          "not the state of this run's objective"),
         ("model.safetensors", "remove", "has no weights"),
-        ("model.safetensors", "truncate", r"model\.safetensors of the checkpoint is damaged"),
+        ("model.safetensors", "truncate", r"model\.safetensors of checkpoint-2 is damaged"),
         ("optimizer.pt", "remove", r"has no optimizer\.pt"),
-        ("optimizer.pt", "truncate", r"optimizer\.pt of the checkpoint is damaged"),
+        ("optimizer.pt", "truncate", r"optimizer\.pt of checkpoint-2 is damaged"),
         ("scheduler.pt", "remove", r"has no scheduler\.pt"),
-        ("rng_state.pth", "truncate", r"rng_state\.pth of the checkpoint is damaged"),
+        ("optimizer.pt", "scribble", r"optimizer\.pt of checkpoint-2 is damaged"),
+        ("rng_state.pth", "truncate", r"rng_state\.pth of checkpoint-2 is damaged"),
     ],
 )  # fmt: skip
 def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
@@ -256,6 +257,11 @@ def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
         path.unlink()
     elif damage == "truncate":
         truncated(path)
+    elif damage == "scribble":
+        raw = bytearray(path.read_bytes())
+        middle = len(raw) // 2
+        raw[middle : middle + 300] = b"\xaa" * 300
+        path.write_bytes(raw)
     else:
         path.write_text(damage)
     before = open_run(tmp_path / "half").visits()
@@ -266,7 +272,7 @@ def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
     assert run.status["state"] == "killed"
 
 
-@pytest.mark.parametrize("damage", ["remove", "truncate"])
+@pytest.mark.parametrize("damage", ["remove", "truncate", "text"])
 def test_a_checkpoint_that_was_cut_off_is_passed_over(half, plc, tmp_path, damage):
     config = copied(half, tmp_path)
     checkpoints = tmp_path / "half" / "checkpoints"
@@ -274,8 +280,10 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over(half, plc, tmp_path, damag
     state = checkpoints / "checkpoint-3" / "trainer_state.json"
     if damage == "remove":
         state.unlink()
-    else:
+    elif damage == "truncate":
         truncated(state)
+    else:
+        state.write_text('{"global_step": "x"}')
     pd.testing.assert_frame_equal(train(config).visits(), plc.visits())
 
 
@@ -292,13 +300,18 @@ def test_a_record_with_a_gap_is_a_sentence(half, tmp_path, part):
     config = copied(half, tmp_path)
     path = tmp_path / "half" / part
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(RunError, match=f"its {part} lacks 2 of the steps before"):
+    with pytest.raises(RunError, match=f"in its {part} 2 of the steps before are missing"):
         train(config)
 
 
-def test_lost_pairs_are_written_again(half, plc, tmp_path):
+@pytest.mark.parametrize("content", [None, b"PAR1junk"])
+def test_lost_pairs_are_written_again(half, plc, tmp_path, content):
     config = copied(half, tmp_path)
-    (tmp_path / "half" / "pairs.parquet").unlink()
+    path = tmp_path / "half" / "pairs.parquet"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
     assert train(config).pairs()["pair_id"].tolist() == plc.pairs()["pair_id"].tolist()
 
 

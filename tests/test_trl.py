@@ -1,15 +1,18 @@
 """TRL 1.16: the same losses and gradients, and the adapter inside a script of its users."""
 
+import importlib
 import json
 import math
 
 import pytest
 import torch
 from datasets import Dataset
+from transformers import MixtralConfig, MixtralForCausalLM
 from trl import DPOConfig, DPOTrainer
 
 from plc_core.data import pairs_from_rows
 from plc_core.data.world import sample_prompts, write_response
+from plc_core.engine import trl_adapter
 from plc_core.engine.logprobs import pair_logps
 from plc_core.engine.models import load_policy
 from plc_core.engine.objective_state import STATE_FILE
@@ -17,7 +20,7 @@ from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.trl_adapter import ObjectiveDPOTrainer
 from plc_core.files import RunError
-from plc_core.objective import PairLogps, build_objective
+from plc_core.objective import NonFiniteError, PairLogps, build_objective
 
 BETA = 0.3
 
@@ -179,6 +182,76 @@ def test_the_adapter_calibrates_once_a_step_and_survives_a_stop(rows, tmp_path, 
         run(tmp_path / "whole").train(
             resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4")
         )
+
+
+def test_the_adapters_reward_metrics_use_the_objectives_beta(rows, tmp_path):
+    args = {"objective": build_objective("plc", beta=0.01)}
+    adapted = trainer(rows, tmp_path, ObjectiveDPOTrainer, args, beta=0.1)
+    adapted.train()
+    assert adapted.beta == 0.01
+    logs = [log for log in adapted.state.log_history if "rewards/margins" in log]
+    assert abs(logs[-1]["rewards/margins"]) < 0.2  # ten times that with TRL's default of 0.1
+
+
+def test_a_log_prob_that_is_not_finite_stops_the_adapter(rows, tmp_path, monkeypatch):
+    def poisoned():
+        adapted = trainer(
+            rows, tmp_path, ObjectiveDPOTrainer, {"objective": build_objective("dpo", beta=BETA)}
+        )
+        data = adapted.train_dataset
+        values = list(data["ref_chosen_logps"])
+        values[5] = math.nan
+        data = data.remove_columns("ref_chosen_logps").add_column("ref_chosen_logps", values)
+        adapted.train_dataset = data
+        return adapted
+
+    with pytest.raises(NonFiniteError, match=r"of step \d, micro-batch 0"):
+        poisoned().train()
+    # As on a GPU, where the objective does not wait to look: found once a step.
+    monkeypatch.setattr("plc_core.objective.base._on_cpu", lambda m: False)
+    with pytest.raises(RunError, match=r"At step \d, micro-batches \[0\] have"):
+        poisoned().train()
+
+
+def test_the_balancing_loss_of_a_mixture_of_experts_is_kept(rows, tmp_path):
+    def mixture():
+        torch.manual_seed(0)
+        return MixtralForCausalLM(
+            MixtralConfig(
+                hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, vocab_size=203, num_local_experts=4,
+                output_router_logits=True, router_aux_loss_coef=0.5,
+            )
+        )  # fmt: skip
+
+    _, tokenizer = load_policy("world")
+    shared = {"train_dataset": conversations(rows[:8]), "processing_class": tokenizer}
+    plain = DPOTrainer(
+        model=mixture(), args=arguments(tmp_path / "a", precompute_ref_log_probs=True), **shared
+    )
+    adapted = ObjectiveDPOTrainer(
+        model=mixture(), args=arguments(tmp_path / "b"),
+        objective=build_objective("dpo", beta=BETA), **shared,
+    )  # fmt: skip
+    theirs, ours = (
+        next(log["loss"] for log in _trained(t).state.log_history if "loss" in log)
+        for t in (plain, adapted)
+    )
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert ours > 1.0  # log 2 alone without it
+
+
+def _trained(trainer):
+    trainer.train()
+    return trainer
+
+
+def test_another_version_of_trl_is_refused_at_import(monkeypatch):
+    monkeypatch.setattr("trl.__version__", "1.17.0")
+    with pytest.raises(ImportError, match=r"tested with TRL 1\.16; 1\.17\.0 is installed"):
+        importlib.reload(trl_adapter)
+    monkeypatch.undo()
+    importlib.reload(trl_adapter)
 
 
 def test_evaluation_in_the_adapter_moves_no_state(rows, tmp_path):

@@ -45,9 +45,9 @@ def check_record(run: Run, steps: int) -> None:
         missing = sorted(set(range(steps)) - found)
         if missing:
             raise RunError(
-                f"The run {run.name!r} cannot go on from step {steps}: its {name} lacks "
-                f"{len(missing)} of the steps before, as step {missing[0]}. Start it anew under "
-                "another name."
+                f"The run {run.name!r} cannot go on from step {steps}: in its {name} "
+                f"{len(missing)} of the steps before are missing, as step {missing[0]}. Start it "
+                "anew under another name."
             )
 
 
@@ -55,7 +55,7 @@ def _was_finished(path: Path) -> bool:
     if not re.fullmatch(r"checkpoint-\d+", path.name):
         return False
     try:
-        return "global_step" in read_json(path / "trainer_state.json")
+        return isinstance(read_json(path / "trainer_state.json").get("global_step"), int)
     except RunError:
         return False
 
@@ -70,18 +70,20 @@ def _check(checkpoint: Path) -> None:
     archives += sorted(checkpoint.glob("rng_state*.pth"))
     advice = f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
     if not weights:
-        raise RunError(f"The checkpoint has no weights. {advice}")
+        raise RunError(f"{checkpoint.name} has no weights. {advice}")
     for path in [*weights, *archives]:
         try:
             if path.suffix == ".safetensors":
                 with safe_open(path, framework="numpy"):
                     pass
             else:
-                # torch.save writes a zip file, whose directory stands at its end.
-                zipfile.ZipFile(path).close()
+                # torch.save writes a zip file, with a checksum for everything in it.
+                with zipfile.ZipFile(path) as archive:
+                    if archive.testzip() is not None:
+                        raise zipfile.BadZipFile("a checksum is wrong")
         except FileNotFoundError:
-            raise RunError(f"The checkpoint has no {path.name}. {advice}") from None
+            raise RunError(f"{checkpoint.name} has no {path.name}. {advice}") from None
         except (OSError, SafetensorError, zipfile.BadZipFile) as error:
             raise RunError(
-                f"{path.name} of the checkpoint is damaged ({error}). {advice}"
+                f"{path.name} of {checkpoint.name} is damaged ({error}). {advice}"
             ) from None

@@ -72,6 +72,10 @@ class TrainConfig(BaseModel):
             changed = {n: _number(values[n]) for n in floats if n in values}
             if isinstance(values.get("prior"), (list, tuple)):
                 changed["prior"] = [_number(p) for p in values["prior"]]
+            options = values.get("objective_options")
+            if isinstance(options, dict):
+                numbers = {n: _number(v) if isinstance(v, str) else v for n, v in options.items()}
+                changed["objective_options"] = numbers
             return values | changed
         return values
 
@@ -102,6 +106,11 @@ class TrainConfig(BaseModel):
         routing = {"recipe", "prior", "schedule", "calibration_order"}
         if both := routing & set(self.objective_options):
             raise ValueError(f"{', '.join(sorted(both))} is a parameter of its own, not an option")
+        if self.objective_options:
+            # Here alone: a run without options need not load torch to know that it can be meant.
+            from plc_core.objective import build_objective
+
+            build_objective(self.objective, beta=self.beta, **self.objective_options)
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self

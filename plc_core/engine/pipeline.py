@@ -105,7 +105,7 @@ def train(config: TrainConfig) -> Run:
             run.update_info(model={"name": config.model, **describe(model)})
         if config.resume and processes.is_main_process:
             run.truncate_after(steps)
-        _fit(trainer, run, training_steps(config, len(tokens)), checkpoint)
+        _fit(trainer, run, steps, training_steps(config, len(tokens)), checkpoint)
     return run
 
 
@@ -130,7 +130,9 @@ def _open(config: TrainConfig) -> None:
         create_run(root, config.name, {"kind": "training", "config": parameters})
         return
     run = open_run(resolve(root, config.name))
-    before = run.info.get("config") or {}
+    before = run.info.get("config")
+    if not isinstance(before, dict):
+        raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
     changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before.get(k) != v]
     if changed:
         raise RunError(
@@ -159,13 +161,15 @@ def _record(
 ) -> None:
     """Write what the run is made from; RunError where a resumed run was made from other things."""
     fingerprint = pairs.fingerprint
-    if "data" not in run.info or not (run.path / "pairs.parquet").exists():
-        run.write_pairs(pairs.table)
     if "data" in run.info:
-        _same(run, "data", run.info["data"]["fingerprint"], fingerprint)
+        if not isinstance(run.info["data"], dict) or not isinstance(run.info["reference"], dict):
+            raise RunError(f"The run.json of {run.name!r} is not as a run writes it.")
+        _same(run, "data", run.info["data"].get("fingerprint"), fingerprint)
         for name in ("model", "precision", "attention"):
-            _same(run, f"reference {name}", run.info["reference"][name], reference[name])
+            _same(run, f"reference {name}", run.info["reference"].get(name), reference[name])
+        run.write_pairs(pairs.table)  # the same, and whole, whatever became of the file
         return
+    run.write_pairs(pairs.table)
     run.update_info(
         data={
             "source": config.data,
@@ -196,8 +200,12 @@ def _same(run: Run, what: str, before: object, now: object) -> None:
         )
 
 
-def _fit(trainer: PreferenceTrainer, run: Run, steps: int, checkpoint: Path | None) -> None:
+def _fit(
+    trainer: PreferenceTrainer, run: Run, done: int, steps: int, checkpoint: Path | None
+) -> None:
     trainer.remove_callback(PrinterCallback)
+    if trainer.is_world_process_zero():
+        run.set_status(phase="training", done=done, total=steps, step=done, total_steps=steps)
     try:
         with Progress().phase("training", steps) as advance:
             trainer.add_callback(_Bar(advance))
@@ -232,7 +240,8 @@ def _warn_of_noise(run: Run) -> None:
     if noise > _NOISE_SHARE * spread:
         logger.warning(
             "The margins' spread at step 0, which is numerical noise, is %.2g against %.2g at the "
-            "end: routing was read from noise to that extent. Use precision fp32 or a larger beta.",
+            "end: routing was read from noise to that extent. More steps, a larger learning rate "
+            "or beta, or precision fp32 raise the signal above it.",
             noise,
             spread,
         )

@@ -11,6 +11,7 @@ and in the call, `DPOTrainer(model=…, args=…, …)` gets its objective:
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from typing import Any
 
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 from trl import DPOConfig, DPOTrainer
 
 from plc_core.engine.objective_state import CarriesObjective
-from plc_core.objective import Objective, PairLogps, Router, Routing
+from plc_core.objective import NonFiniteError, Objective, PairLogps, Router, Routing
 
 TESTED = ("1.16",)
 """Versions of TRL that the adapter is tested with; its trainer has no hook for a loss."""
@@ -69,9 +70,12 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         objective: Objective,
         **others: Any,
     ) -> None:
-        args = args or DPOConfig(output_dir="plc-dpo")
+        if not isinstance(objective, Objective):
+            raise ValueError(f"objective is one of build_objective, not {objective!r}.")
+        args = copy.copy(args) if args is not None else DPOConfig(output_dir="plc-dpo")
         _refuse_ignored(args, objective)
         args.precompute_ref_log_probs = True
+        args.beta = objective.beta  # of TRL's reward metrics
         super().__init__(model, ref_model, args, **others)
         self.carry(objective, None if objective.router is not None else Router())
         self._routed: dict[str, dict[str, list[Tensor]]] = {
@@ -102,9 +106,16 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
             inputs["ref_rejected_logps"],
             *lengths.chunk(2),
         )
-        out, routing = self.score(logps, training=model.training)
+        try:
+            out, routing = self.score(logps, training=model.training)
+        except NonFiniteError as error:
+            where = f"step {self.state.global_step}, micro-batch {self._micro_batch}"
+            raise NonFiniteError(error.positions, where) from None
         self._note(routing)
         loss = out.loss.mean()
+        if self.aux_loss_enabled:
+            # Mixtures of experts: their balancing loss is no part of the preference loss.
+            loss = loss + self.router_aux_loss_coef * seen[0].aux_loss
         return (loss, theirs[1]) if return_outputs else loss
 
     def _note(self, routing: Routing | None) -> None:

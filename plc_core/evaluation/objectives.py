@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from plc_core.files import project_path
 from plc_core.objective import OBJECTIVES, PairLogps, build_objective
@@ -22,6 +22,13 @@ class ObjectivesConfig(BaseModel):
     recipe: str = "aggressive"  # of PLC-DPO
     span: float = Field(4.0, gt=0)  # margins from -span to span, in standard deviations
     points: int = Field(201, gt=2)
+
+    @field_validator("objectives")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        if unknown := sorted(set(names) - set(OBJECTIVES)):
+            raise ValueError(f"unknown are {', '.join(unknown)}; known are {', '.join(OBJECTIVES)}")
+        return names
 
 
 def open_objectives(config: ObjectivesConfig) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from plc_core.objective.checks import number
 from plc_core.objective.routing import Router, Routing
 
 
@@ -29,11 +29,11 @@ class PairLogps(NamedTuple):
 class NonFiniteError(ValueError):
     """Log-probs that are NaN or infinite; `positions` are the pairs' places in the batch."""
 
-    def __init__(self, positions: list[int]) -> None:
+    def __init__(self, positions: list[int], where: str = "") -> None:
         shown = ", ".join(map(str, positions[:8])) + (", …" if len(positions) > 8 else "")
         super().__init__(
             f"{len(positions)} pairs of the batch have a log-probability that is not finite (NaN "
-            f"or infinite), at positions {shown}."
+            f"or infinite), at positions {shown}{f' of {where}' if where else ''}."
         )
         self.positions = positions
 
@@ -92,8 +92,12 @@ class Objective(ABC):
                 wait for the device, and the trainer makes it once a step.
             ValueError: for tensors of different shapes, or progress outside [0, 1].
         """
-        if not 0 <= progress <= 1:
+        if not 0 <= number("progress", progress) <= 1:
             raise ValueError(f"progress is a share of training in [0, 1]; it is {progress}.")
+        if not 0 <= micro_batch[0] < micro_batch[1]:
+            raise ValueError(
+                f"micro_batch is (index, count), index below count; got {micro_batch}."
+            )
         m = sequence_margin(logps, self.beta)
         routing = None
         if self.router is not None:
@@ -130,9 +134,14 @@ def sequence_margin(logps: PairLogps, beta: float) -> Tensor:
     """m = beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)], Eq. (mseq): [B], >= fp32."""
     chosen, rejected = log_ratios(logps)
     m = beta * (chosen - rejected)
-    if m.device.type == "cpu" and not m.isfinite().all():
+    if _on_cpu(m) and not m.isfinite().all():
         raise NonFiniteError(torch.nonzero(~m.isfinite()).flatten().tolist())
     return m
+
+
+def _on_cpu(m: Tensor) -> bool:
+    # Elsewhere a look at the values would wait for the device.
+    return m.device.type == "cpu"
 
 
 # softplus(x) is spelled -logsigmoid(-x): PyTorch's softplus is linear above 20, off by 2e-9 there.
@@ -154,17 +163,3 @@ def tie_loss(m: Tensor) -> Tensor:
     Its minimum is at the kink m = 0, where PyTorch's gradient of |m| is 0, which is right.
     """
     return -logsigmoid(-m.abs())
-
-
-def positive(name: str, value: float) -> float:
-    """`value`; ValueError where it is not a positive finite number."""
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite; it is {value}.")
-    return value
-
-
-def share(name: str, value: float, below: float = 1.0) -> float:
-    """`value`; ValueError where it is not in [0, below)."""
-    if not 0 <= value < below:
-        raise ValueError(f"{name} must be in [0, {below:g}); it is {value}.")
-    return value

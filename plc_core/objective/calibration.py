@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from plc_core.objective.checks import not_negative, number, positive, share
 from plc_core.objective.reduction import sum_over_ranks
 
 
@@ -33,12 +33,13 @@ class MarginCalibration:
     def __init__(
         self, alpha: float, sigma_min: float = 1e-3, initial: tuple[float, float] | None = None
     ) -> None:
-        if not 0 <= alpha < 1:
-            raise ValueError(f"alpha is the EMA's decay and must be in [0, 1); it is {alpha}.")
-        if not 0 < sigma_min < math.inf:
-            raise ValueError(f"sigma_min must be positive and finite; it is {sigma_min}.")
-        if initial is not None and not (math.isfinite(initial[0]) and 0 <= initial[1] < math.inf):
-            raise ValueError(f"initial is a finite mean and a variance >= 0; it is {initial}.")
+        share("alpha", alpha)
+        positive("sigma_min", sigma_min)
+        if initial is not None:
+            if not isinstance(initial, (tuple, list)) or len(initial) != 2:
+                raise ValueError(f"initial is a mean and a variance; it is {initial!r}.")
+            number("the initial mean", initial[0])
+            not_negative("the initial variance", initial[1])
         self.alpha = alpha
         self.sigma_min = sigma_min
         start = (0.0, 0.0, 0.0) if initial is None else (*initial, 1.0)

@@ -21,9 +21,8 @@ from plc_core.objective.base import (
     clean_loss,
     flip_loss,
     log_ratios,
-    positive,
-    share,
 )
+from plc_core.objective.checks import number, positive, share
 from plc_core.objective.reduction import gather_over_ranks, sum_over_ranks
 from plc_core.objective.routing import Routing
 
@@ -43,6 +42,8 @@ class DrDPO(Objective):
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         loss = clean_loss(m)
         everyone, _ = gather_over_ranks(loss.detach())
+        if not len(everyone):
+            return loss
         logits = -everyone / self.beta_prime
         batch_loss = -self.beta_prime * (logits.logsumexp(0) - math.log(len(everyone)))
         weights = (-loss.detach() / self.beta_prime - logits.logsumexp(0)).exp()
@@ -76,15 +77,16 @@ class KTOPair(Objective):
 class ROPO(Objective):
     """L = c [sp(-m) + a s(-m)], c = 4a / (1 + a)^2, so that the largest |dL/dm| is 1.
 
-    The noise-aware loss of Liang et al. 2025, without their rejection sampling. `trim` drops, after
-    20 % of training, that share of the step's pairs with the largest losses (the lowest margins)
-    and divides by the kept count; under accumulation it ranks within one micro-batch on all ranks,
-    as the others are not known yet.
+    The noise-aware loss of Liang et al. 2025, without their rejection sampling. With `trim`, after
+    20 % of training, only the floor((1 - trim) N) of a step's N pairs with the smallest losses (the
+    largest margins; all of those equal to the last) are kept, at least one, and the mean is over
+    them; under accumulation it ranks within one micro-batch on all ranks, as the others are not
+    known yet.
     """
 
     def __init__(self, beta: float, alpha: float = 14.0, trim: float = 0.0) -> None:
         self.beta = positive("beta", beta)
-        if not (alpha > 2 and math.isfinite(alpha)):
+        if not number("alpha", alpha) > 2:
             raise ValueError(f"alpha of ROPO must be above 2; it is {alpha}.")
         self.alpha = alpha
         self.trim = share("trim", trim)
@@ -98,7 +100,10 @@ class ROPO(Objective):
 
     def _kept(self, m: Tensor) -> Tensor:
         everyone, _ = gather_over_ranks(m)
-        count = max(1, len(everyone) - math.floor(self.trim * len(everyone)))
+        if not len(everyone):
+            return m
+        # The tolerance undoes rounding: 0.8 * 5 is 4 pairs.
+        count = max(1, math.floor((1 - self.trim) * len(everyone) + 1e-9))
         threshold = everyone.topk(count).values[-1]
         kept = (everyone >= threshold).to(m.dtype).sum()
         return (m >= threshold) * (len(everyone) / kept)
@@ -114,9 +119,9 @@ class REPO(Objective):
 
     def __init__(self, beta: float, eta: float = 0.9, alpha: float = 0.1) -> None:
         self.beta = positive("beta", beta)
-        if not 0.5 <= eta <= 1:
+        if not 0.5 <= number("eta", eta) <= 1:
             raise ValueError(f"eta, the first guess of the reliability, is in [0.5, 1]; got {eta}.")
-        if not 0 <= alpha <= 1:
+        if not 0 <= number("alpha", alpha) <= 1:
             raise ValueError(f"alpha weighs the new reliability and is in [0, 1]; it is {alpha}.")
         self.alpha = alpha
         self._eta = torch.tensor(eta, dtype=torch.float64)
@@ -139,9 +144,11 @@ class REPO(Objective):
         self._sums = self._sums.to(w.device) + torch.stack((w.sum(), torch.ones_like(w).sum()))
         if ends:
             total, count = sum_over_ranks(self._sums)
-            eta = (1 - self.alpha) * self._eta.to(w.device) + self.alpha * total / count
+            before = self._eta.to(w.device)
+            moved = (1 - self.alpha) * before + self.alpha * total / count.clamp(min=1)
             # At 0 or 1 the logit is infinite and eta could never come back.
-            self._eta = eta.clamp(1e-6, 1 - 1e-6) if self.alpha else self._eta
+            moved = moved.clamp(1e-6, 1 - 1e-6) if self.alpha else before
+            self._eta = torch.where(count > 0, moved, before)
             self._sums = torch.zeros_like(self._sums)
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from plc_core.objective.base import (
     PairLogps,
     Step,
     clean_loss,
-    positive,
 )
+from plc_core.objective.checks import not_negative, positive
 from plc_core.objective.reduction import gather_over_ranks
 from plc_core.objective.routing import Routing
 
@@ -65,9 +65,7 @@ class GammaPO(Objective):
         self, beta: float, gamma_0: float | None = None, tau: float = 1.0, seed: int = 0
     ) -> None:
         self.beta = positive("beta", beta)
-        self.gamma_0 = 0.25 * beta if gamma_0 is None else gamma_0
-        if not (self.gamma_0 >= 0 and math.isfinite(self.gamma_0)):
-            raise ValueError(f"gamma_0, the mean target margin, must be >= 0; it is {gamma_0}.")
+        self.gamma_0 = 0.25 * self.beta if gamma_0 is None else not_negative("gamma_0", gamma_0)
         self.tau = positive("tau", tau)
         self._generator = torch.Generator().manual_seed(seed)
         self.queue = torch.randn(_FIRST_DRAWS, generator=self._generator, dtype=torch.float64)

@@ -23,9 +23,8 @@ from plc_core.objective.base import (
     clean_loss,
     flip_loss,
     log_ratios,
-    positive,
-    share,
 )
+from plc_core.objective.checks import not_negative, positive, share
 from plc_core.objective.routing import Routing
 
 
@@ -77,9 +76,7 @@ class LengthDPO(Objective):
 
     def __init__(self, beta: float, alpha: float = 0.01) -> None:
         self.beta = positive("beta", beta)
-        if not alpha >= 0:
-            raise ValueError(f"alpha, in units of the margin a token, must be >= 0; it is {alpha}.")
-        self.alpha = alpha
+        self.alpha = not_negative("alpha", alpha)
 
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         longer = (logps.chosen_lengths - logps.rejected_lengths).to(m.dtype)
@@ -100,7 +97,7 @@ class IPO(Objective):
     """L = (h - 1/(2 t))^2 with h the difference of log-ratios per token; Azar et al. 2024.
 
     The per-token form is the one that its authors confirmed and that public trainers use. `beta`
-    scales the logged margin only.
+    scales the logged margin only; what other trainers call beta here is `tau`.
     """
 
     def __init__(self, beta: float, tau: float = 0.1) -> None:
@@ -114,15 +111,14 @@ class IPO(Objective):
 class SimPO(Objective):
     """L = sp(-x), x = beta (log pi(chosen)/|chosen| - log pi(rejected)/|rejected|) - g.
 
-    Meng et al. 2024; no reference. `gamma` is the target margin g itself, in units of x; the
-    logged margin is beta * Delta against the reference, as everywhere.
+    Meng et al. 2024; no reference. `gamma` is the target margin g itself, in units of x; None is
+    half of beta, the published ratio, beside a beta near 2. The logged margin is beta * Delta
+    against the reference, as everywhere.
     """
 
-    def __init__(self, beta: float = 2.0, gamma: float = 1.0) -> None:
+    def __init__(self, beta: float, gamma: float | None = None) -> None:
         self.beta = positive("beta", beta)
-        if not gamma >= 0:
-            raise ValueError(f"gamma, the target margin, must be >= 0; it is {gamma}.")
-        self.gamma = gamma
+        self.gamma = 0.5 * self.beta if gamma is None else not_negative("gamma", gamma)
 
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         chosen = logps.policy_chosen.to(m.dtype) / logps.chosen_lengths

@@ -13,9 +13,9 @@ from plc_core.objective.base import (
     Step,
     clean_loss,
     flip_loss,
-    positive,
     tie_loss,
 )
+from plc_core.objective.checks import positive, truth
 from plc_core.objective.routing import Router, Routing
 
 
@@ -40,7 +40,7 @@ class PLC(Objective):
     def __init__(self, beta: float, router: Router, correct: bool = True) -> None:
         self.beta = positive("beta", beta)
         self.router = router
-        self.correct = correct
+        self.correct = truth("correct", correct)
 
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         assert routing is not None  # there is always a router

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from plc_core.objective.calibration import MarginCalibration
+from plc_core.objective.checks import number, positive, share, truth
 
 CalibrationOrder = Literal["auto", "update-first", "score-first"]
 Schedule = Literal["linear", "cosine", "constant"]
@@ -32,14 +33,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("tau_dir", "tau_tie", "kappa"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name} must be positive and finite; it is {value}.")
-        if not 0 <= self.alpha < 1:
-            raise ValueError(f"alpha is the EMA's decay and must be in [0, 1); it is {self.alpha}.")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is a share of training in [0, 1); it is {self.warmup}.")
-        if not 0 <= self.gamma_max <= 1:
+            positive(name, getattr(self, name))
+        share("alpha", self.alpha)
+        share("warmup", self.warmup)
+        if not 0 <= number("gamma_max", self.gamma_max) <= 1:
             raise ValueError(f"gamma_max must be in [0, 1]; it is {self.gamma_max}.")
 
 
@@ -149,8 +146,8 @@ class Router:
         self.prior = _restricted(prior, states)
         self.schedule: Schedule = schedule
         self.calibration_order: CalibrationOrder = calibration_order
-        self.calibrate = calibrate
-        self.gate = gate
+        self.calibrate = truth("calibrate", calibrate)
+        self.gate = truth("gate", gate)
         self.calibration = MarginCalibration(recipe.alpha, sigma_min, initial)
 
     def __call__(
@@ -209,12 +206,19 @@ class Router:
 def _restricted(
     prior: tuple[float, float, float], states: tuple[str, ...]
 ) -> tuple[float, float, float]:
-    if len(prior) != 3 or any(not (0 <= p <= 1) for p in prior):
+    if (
+        not isinstance(prior, (tuple, list))
+        or len(prior) != 3
+        or any(not (0 <= number("a prior weight", p) <= 1) for p in prior)
+    ):
         raise ValueError(f"The prior is three weights in [0, 1]: clean, flip, tie; got {prior}.")
     if abs(sum(prior) - 1) > 1e-6:
         raise ValueError(f"The prior of clean, flip and tie must sum to 1; {prior} does not.")
-    unknown = set(states) - {"clean", "flip", "tie"}
-    if unknown or "clean" not in states:
+    if not (
+        isinstance(states, (tuple, list))
+        and set(states) <= {"clean", "flip", "tie"}
+        and "clean" in states
+    ):
         raise ValueError(f"states are among clean, flip, tie and include clean; got {states}.")
     kept = [p if s in states else 0.0 for p, s in zip(prior, ("clean", "flip", "tie"), strict=True)]
     total = sum(kept)

@@ -11,7 +11,7 @@ from plc_core.analysis.figures.style import empty, finish
 
 _COLOURS = px.colors.qualitative.Dark24
 _DASHES = ("solid", "dash", "dot")
-_EMPHASISED = ("dpo", "plc")
+_EMPHASISED = {"dpo": "#555555", "plc": "#D55E00"}
 
 
 def objective_curves(table: pd.DataFrame) -> go.Figure:
@@ -25,7 +25,9 @@ def objective_curves(table: pd.DataFrame) -> go.Figure:
     figure = make_subplots(
         rows=1, cols=2, subplot_titles=("loss", "gradient dL/dm"), horizontal_spacing=0.08
     )
-    for number, (name, rows) in enumerate(table.groupby("objective", sort=False)):
+    # The two that the reader compares are drawn last, on top of what coincides with them.
+    parts = list(enumerate(table.groupby("objective", sort=False)))
+    for number, (name, rows) in sorted(parts, key=lambda part: part[1][0] in _EMPHASISED):
         for column, quantity in enumerate(("loss", "gradient"), start=1):
             figure.add_scatter(
                 x=rows["margin"],
@@ -35,7 +37,7 @@ def objective_curves(table: pd.DataFrame) -> go.Figure:
                 showlegend=column == 1,
                 mode="lines",
                 line={
-                    "color": _COLOURS[number % len(_COLOURS)],
+                    "color": _EMPHASISED.get(str(name), _COLOURS[number % len(_COLOURS)]),
                     "width": 3.5 if name in _EMPHASISED else 1.6,
                     "dash": "solid" if name in _EMPHASISED else _DASHES[number % len(_DASHES)],
                 },
