@@ -45,9 +45,8 @@ def run_jobs(
     folders = [run_folder(values) for values in wanted]
     if twice := {folder.name for folder in folders if folders.count(folder) > 1}:
         raise JobError(f"Two jobs have one name: {', '.join(sorted(twice))}.")
-    waiting = [
-        values for values, folder in zip(wanted, folders, strict=True) if _is_open(values, folder)
-    ]
+    to_run = map(_to_run, wanted, folders)
+    waiting = [values for values in to_run if values is not None]
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     running: list[_Job] = []
@@ -70,23 +69,22 @@ def run_jobs(
     return errors
 
 
-def _is_open(values: dict[str, Any], folder: Path) -> bool:
-    """Whether a job has to be run; sets it to resume where its run was cut off."""
+def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The job as it has to be run, resuming where its run was cut off; None where it is done."""
     try:
         run = open_run(folder)
         state = run.status["state"]
     except (RunError, KeyError):
-        return True
+        return values
     if run.info.get("kind") != "training" or not _has_parameters(run, values):
-        return True  # an analysis is made again; another run of that name is refused by the job
+        return values  # an analysis is made again; another run of that name is refused by the job
     if state == "done" and run.is_trained and (folder / "report.html").exists():
         commit = (run.info.get("git") or {}).get("commit", "?")[:8]
         made = run.info.get("created")
         sys.stderr.write(f"{run.name}: kept, it is finished (made {made} at commit {commit})\n")
-        return False
-    if state != "running" and (folder / "visits").exists():
-        values["resume"] = True
-    return True
+        return None
+    cut_off = state != "running" and (folder / "visits").exists()
+    return values | {"resume": True} if cut_off else values
 
 
 def _has_parameters(run: Run, values: Mapping[str, Any]) -> bool:

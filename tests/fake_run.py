@@ -282,7 +282,7 @@ def fake_info(config: TrainConfig, pairs: int = 200, flipped: int = 60) -> dict[
             "computed": pairs,
             "reused": 0,
         },
-        "calibration_order": config.order_used(1),
+        "calibration_order": "update-first",
         "versions": dict.fromkeys(VERSIONS, "1.2.3"),
         "git": {"commit": "0" * 40, "changed": False},
         "machine": "Linux x86_64",

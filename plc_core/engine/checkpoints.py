@@ -19,8 +19,7 @@ def last_checkpoint(run: Run) -> Path | None:
     middle has none, or half of one, and is passed over. One that lost a file later is an error:
     going on without its optimizer would end with other weights and no word said.
     """
-    whole = [path for path in (run.path / "checkpoints").glob("*") if _was_finished(path)]
-    checkpoint = max(whole, key=_step, default=None)
+    checkpoint = _last_finished(run)
     if checkpoint is not None:
         _check(checkpoint)
     return checkpoint
@@ -28,7 +27,7 @@ def last_checkpoint(run: Run) -> Path | None:
 
 def trained_checkpoint(run: Run) -> Path:
     """The folder of the run's last whole checkpoint; RunError where it has none."""
-    checkpoint = last_checkpoint(run)
+    checkpoint = _last_finished(run)  # its optimizer, which may be large, is not needed
     if checkpoint is None:
         raise RunError(f"The run {run.name!r} has no whole checkpoint, so it has no policy.")
     return checkpoint
@@ -49,6 +48,11 @@ def check_record(run: Run, steps: int) -> None:
                 f"{len(missing)} of the steps before are missing, as step {missing[0]}. Start it "
                 "anew under another name."
             )
+
+
+def _last_finished(run: Run) -> Path | None:
+    finished = [path for path in (run.path / "checkpoints").glob("*") if _was_finished(path)]
+    return max(finished, key=_step, default=None)
 
 
 def _was_finished(path: Path) -> bool:

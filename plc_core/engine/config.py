@@ -89,13 +89,6 @@ class TrainConfig(BaseModel):
         """How weights are held: those that are trained in fp32, where small updates survive."""
         return "bf16" if self.autocast and self.lora_rank else "fp32"
 
-    def order_used(self, processes: int) -> str:
-        """What calibration_order "auto" comes to: see `Router`."""
-        whole = self.pairs_per_forward * processes == self.batch_pairs
-        if self.calibration_order == "auto":
-            return "update-first" if whole else "score-first"
-        return self.calibration_order
-
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
         if self.batch_pairs % self.pairs_per_forward:

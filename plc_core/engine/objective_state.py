@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     Trainer,
     TrainerCallback,
@@ -57,12 +57,11 @@ class CarriesObjective(Trainer):
         self.objective = objective
         self.shadow = shadow
         self._micro_batch = 0
-        self._finite: list[Tensor] = []
         if self.router is not None and self.router.calibration_order == "auto":
             # By what is configured: the last step of an epoch may have fewer micro-batches.
             whole = self.args.gradient_accumulation_steps == 1
             self.router.calibration_order = "update-first" if whole else "score-first"
-        self.add_callback(_Steps(self))
+        self.add_callback(_StepBegins(self))
 
     @property
     def router(self) -> Router | None:
@@ -79,9 +78,7 @@ class CarriesObjective(Trainer):
         routing = out.routing
         if routing is None and self.shadow is not None:
             routing = self.shadow(out.margin, progress, place, update=training)
-        if training:
-            self._micro_batch += 1
-            self._finite.append(out.margin.isfinite().all())
+        self._micro_batch += training
         return out, routing
 
     def train(
@@ -107,7 +104,7 @@ class CarriesObjective(Trainer):
         super()._save_checkpoint(model, trial)
 
 
-class _Steps(TrainerCallback):
+class _StepBegins(TrainerCallback):
     def __init__(self, trainer: CarriesObjective) -> None:
         self.trainer = trainer
 
@@ -115,16 +112,3 @@ class _Steps(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer._micro_batch = 0
-        self.trainer._finite = []
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        # One look at the device an optimizer step; a NaN loss would be logged as 0 and go on.
-        broken = [i for i, finite in enumerate(self.trainer._finite) if not finite]
-        if broken:
-            raise RunError(
-                f"At step {state.global_step}, micro-batches {broken} have a log-probability that "
-                "is not finite (NaN or infinite). The weights were not updated. Lower the learning "
-                "rate, or look at these pairs."
-            )

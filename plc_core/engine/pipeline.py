@@ -102,7 +102,10 @@ def train(config: TrainConfig) -> Run:
         )
         trainer.processing_class = tokenizer
         if processes.is_main_process:
-            run.update_info(model={"name": config.model, **describe(model)})
+            run.update_info(
+                model={"name": config.model, **describe(model)},
+                calibration_order=trainer.router.calibration_order if trainer.router else None,
+            )
         if config.resume and processes.is_main_process:
             run.truncate_after(steps)
         _fit(trainer, run, steps, training_steps(config, len(tokens)), checkpoint)
@@ -182,7 +185,6 @@ def _record(
             "flipped": sum(pairs.dataset["flipped"]),
         },
         reference=reference,
-        calibration_order=config.order_used(PartialState().num_processes),
         **provenance(),
         hardware={
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",

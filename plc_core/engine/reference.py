@@ -118,14 +118,18 @@ def with_reference(
             _fill(cache, missing, dataset, model, collator, pairs_per_forward, progress)
     columns: dict[str, list[float]] = {"reference_chosen": [], "reference_rejected": []}
     for row, key in zip(dataset, keys, strict=True):
-        first, second = cache[key]
-        in_order = row["chosen_ids"] <= row["rejected_ids"]
-        columns["reference_chosen"].append(first if in_order else second)
-        columns["reference_rejected"].append(second if in_order else first)
+        chosen, rejected = _in_token_order(row, *cache[key])
+        columns["reference_chosen"].append(chosen)
+        columns["reference_rejected"].append(rejected)
     for name, values in columns.items():
         dataset = dataset.add_column(name, values)
     record = settings | {"computed": len(missing), "reused": len(keys) - len(missing)}
     return dataset, record
+
+
+def _in_token_order(row: dict[str, Any], a: float, b: float) -> tuple[float, float]:
+    # From (chosen, rejected) to the cache's order, and back: a swap undoes itself.
+    return (a, b) if row["chosen_ids"] <= row["rejected_ids"] else (b, a)
 
 
 @torch.no_grad()
@@ -158,8 +162,7 @@ def _fill(
                         f"The reference gives pair {row['pair_id']} a log-probability that is not "
                         "finite; look at its weights and at that pair."
                     )
-                in_order = row["chosen_ids"] <= row["rejected_ids"]
-                done.append((keys[i], a, b) if in_order else (keys[i], b, a))
+                done.append((keys[i], *_in_token_order(row, a, b)))
             if len(done) >= _PAIRS_A_PART:
                 cache.add(done)
                 done = []

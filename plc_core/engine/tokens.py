@@ -41,8 +41,9 @@ def tokenize_pairs(
         name: [] for name in ("pair_id", "prompt_ids", "chosen_ids", "rejected_ids")
     }
     truncated, identical = 0, []
+    special = _special_ids(tokenizer)
     for row in pairs.dataset.select_columns(["pair_id", "prompt", "chosen", "rejected"]):
-        whole = _pair_ids(tokenizer, row)
+        whole = _pair_ids(tokenizer, special, row)
         ids = _truncate(*whole, max_length, tokenizer.bos_token_id)
         truncated += ids != whole
         if ids[1] == ids[2]:
@@ -53,12 +54,13 @@ def tokenize_pairs(
 
 
 def _pair_ids(
-    tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]
+    tokenizer: PreTrainedTokenizerBase, special: set[int], row: dict[str, Any]
 ) -> tuple[list[int], list[int], list[int]]:
     try:
         prompt = prompt_ids(tokenizer, row["prompt"])
+        tail, terminator = _tail(tokenizer, special, row["prompt"])
         chosen, rejected = (
-            _response_ids(tokenizer, row["prompt"], row[side], prompt)
+            [*_answer_ids(tokenizer, row["prompt"], row[side], prompt, tail), terminator]
             for side in ("chosen", "rejected")
         )
     except Exception as error:  # a template raises whatever its author chose
@@ -94,23 +96,22 @@ def _template_ids(
     return list(encoded)
 
 
-def _response_ids(
+def _answer_ids(
     tokenizer: PreTrainedTokenizerBase,
     turns: Sequence[dict[str, str]],
     answer: str,
     prompt: list[int],
+    tail: list[int],
 ) -> list[int]:
     whole = _template_ids(tokenizer, [*turns, {"role": "assistant", "content": answer}])
-    tail, terminator = _tail(tokenizer, turns)
-    response = whole[len(prompt) : len(whole) - len(tail)]
     if whole[: len(prompt)] != prompt or whole[len(whole) - len(tail) :] != tail:
         # The template or a merge of tokens reaches across a boundary: decide it before them.
-        response = tokenizer.encode(answer, add_special_tokens=False)
-    return [*response, terminator]
+        return tokenizer.encode(answer, add_special_tokens=False)
+    return whole[len(prompt) : len(whole) - len(tail)]
 
 
 def _tail(
-    tokenizer: PreTrainedTokenizerBase, turns: Sequence[dict[str, str]]
+    tokenizer: PreTrainedTokenizerBase, special: set[int], turns: Sequence[dict[str, str]]
 ) -> tuple[list[int], int]:
     """What the template writes behind an answer, and the token of it that ends the turn.
 
@@ -123,7 +124,6 @@ def _tail(
     )
     tail_text = str(text).rpartition(probe)[2]
     tail = tokenizer.encode(tail_text, add_special_tokens=False)
-    special = _special_ids(tokenizer)
     terminator = next((token for token in tail if token in special), tokenizer.eos_token_id)
     if terminator is None:
         raise DataError(f"The tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token.")

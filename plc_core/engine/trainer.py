@@ -58,8 +58,8 @@ class PreferenceTrainer(CarriesObjective):
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
-        self.add_callback(_Records(self))  # before carry's: it names the pairs that are broken
         self.carry(objective, shadow)
+        self.add_callback(_Records(self))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

@@ -15,13 +15,21 @@ import copy
 from collections import defaultdict
 from typing import Any
 
+import torch
 import trl
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from trl import DPOConfig, DPOTrainer
 
 from plc_core.engine.objective_state import CarriesObjective
+from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router, Routing
 
 TESTED = ("1.16",)
@@ -78,6 +86,8 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         args.beta = objective.beta  # of TRL's reward metrics
         super().__init__(model, ref_model, args, **others)
         self.carry(objective, None if objective.router is not None else Router())
+        self._finite: list[Tensor] = []
+        self.add_callback(_LooksOnceAStep(self))
         self._routed: dict[str, dict[str, list[Tensor]]] = {
             "train": defaultdict(list),
             "eval": defaultdict(list),
@@ -111,6 +121,8 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         except NonFiniteError as error:
             where = f"step {self.state.global_step}, micro-batch {self._micro_batch}"
             raise NonFiniteError(error.positions, where) from None
+        if model.training:
+            self._finite.append(out.margin.isfinite().all())
         self._note(routing)
         loss = out.loss.mean()
         if self.aux_loss_enabled:
@@ -151,3 +163,22 @@ def _refuse_ignored(args: DPOConfig, objective: Objective) -> None:
         raise ValueError(
             f"args.beta is {args.beta} and the objective's beta {objective.beta}: they must agree."
         )
+
+
+class _LooksOnceAStep(TrainerCallback):
+    """Stops at a log-prob that is not finite: transformers would log its loss as 0 and go on."""
+
+    def __init__(self, trainer: ObjectiveDPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        flags, self.trainer._finite = self.trainer._finite, []
+        broken = [place for place, finite in enumerate(torch.stack(flags).tolist()) if not finite]
+        if broken:
+            raise RunError(
+                f"At step {state.global_step}, micro-batches {broken} have a log-probability that "
+                "is not finite (NaN or infinite). The weights were not updated. Lower the learning "
+                "rate, or look at these pairs."
+            )

@@ -109,15 +109,16 @@ def compare_rewards(runs: Sequence[Run], baseline: Run, control: Run | None = No
     shown = labels(runs, control)
     rows = []
     for decoding in DECODINGS:
+        reference = rewards(baseline, "reference", decoding)
         sides: dict[str, pd.Series | None] = {
-            "against_reference": rewards(baseline, "reference", decoding),
+            "against_reference": reference,
             "against_baseline": rewards(baseline, "trained", decoding),
             "against_control": rewards(control, "trained", decoding) if control else None,
         }
         selves = {"against_reference": "reference", "against_baseline": baseline.name}
         selves["against_control"] = control.name if control else ""
         policies: dict[str, tuple[str, pd.Series, pd.Series | None]] = {
-            "reference": ("SFT", rewards(baseline, "reference", decoding), None)
+            "reference": ("SFT", reference, None)
         }
         for run in runs:
             own = rewards(run, "trained", decoding)

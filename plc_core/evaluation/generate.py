@@ -108,6 +108,10 @@ def _responses(
             policy, tokenizer, ids, decoding, RESPONSE_TOKENS, _SAMPLING_SEED, progress=progress
         )
         response_ids = [r.ids for r in responses]
+        policy_logps = response_logps(policy, ids, response_ids, collator)
+        reference_logps = policy_logps
+        if policy is not reference:
+            reference_logps = response_logps(reference, ids, response_ids, collator)
         frames.append(
             pd.DataFrame(
                 {
@@ -118,8 +122,8 @@ def _responses(
                     "response": [r.text for r in responses],
                     "finished": [r.finished for r in responses],
                     "response_tokens": [len(r.ids) for r in responses],
-                    "policy_logp": response_logps(policy, ids, response_ids, collator),
-                    "reference_logp": response_logps(reference, ids, response_ids, collator),
+                    "policy_logp": policy_logps,
+                    "reference_logp": reference_logps,
                 }
             )
         )
