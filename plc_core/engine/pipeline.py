@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -109,6 +110,11 @@ def train(config: TrainConfig) -> Run:
         if config.resume and processes.is_main_process:
             run.truncate_after(steps)
         _fit(trainer, run, steps, training_steps(config, len(tokens)), checkpoint)
+    if processes.num_processes > 1:
+        # No process leaves while the first one still writes, nor with the group's threads alive,
+        # which would abort it at exit.
+        processes.wait_for_everyone()
+        atexit.register(processes.destroy_process_group)
     return run
 
 
