@@ -12,7 +12,7 @@ from selection import kept
 
 from plc_core.runs import Run
 
-DATA = ("data.revision", "data.fingerprint")
+DATA = ("data.origin.revision", "data.fingerprint")
 # The reference is the policy before its first step. Older versions knew it by its weights alone.
 START = ("reference.model", "reference.weights")
 

@@ -6,6 +6,7 @@
     status.json         queued | running | done | failed | killed, with a heartbeat
     metrics.parquet     one row an optimizer step
     pairs.parquet       one row a training pair: id, texts, scores, markers
+    findings.parquet    one row a finding of validation: rule, action, file, row, pair id, reason
     visits/*.parquet    one row a pair and visit: margin, z, q, confidence, weight, log-probs
     generations/        responses to held-out prompts     judgements/   their rewards
     checkpoints/        the trainer's                     notebook.ipynb, report.html
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,10 +29,11 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
+from plc_core.provenance import describe_data
 from plc_core.status import BATCH_VARIABLE, StatusFile, now
 
 SCHEMA = 1
-TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata")
+TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
 """Columns of pairs.parquet that are read for the pair on the screen only."""
 
 VISITS_SCHEMA = pa.schema(
@@ -175,14 +176,7 @@ class Run:
         data = self.info.get("data")
         if not data:
             return "No pairs have been read yet."
-        rules = Counter(row["rule"] for row in data["dropped"])
-        why = f" ({', '.join(f'{rule} {n:,}' for rule, n in rules.items())})" if rules else ""
-        return (
-            f"{data['rows']:,} pairs, {data['flipped']:,} of them with a reversed label; "
-            f"{len(data['dropped']):,} rows left out{why}; {data['truncated']:,} pairs cut to "
-            f"{data['max_length']:,} tokens; {len(data['identical_tokens']):,} with the same "
-            "tokens on both sides."
-        )
+        return describe_data(data)
 
     def update_info(self, **changes: Any) -> None:
         """Add what only became known after the folder was made to run.json."""
@@ -194,6 +188,10 @@ class Run:
     def write_pairs(self, table: pa.Table) -> None:
         """Write pairs.parquet."""
         write_table(self.path / "pairs.parquet", table)
+
+    def write_findings(self, table: pa.Table) -> None:
+        """Write findings.parquet."""
+        write_table(self.path / "findings.parquet", table)
 
     def append_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add one row an optimizer step to metrics.parquet."""
@@ -253,6 +251,14 @@ class Run:
         if not rows:
             raise RunError(f"The run {self.name!r} has no pair {pair_id!r}.")
         return rows[0]
+
+    def findings(self, pair_id: str | None = None) -> pd.DataFrame:
+        """What validation found in the rows read, or in one pair; empty where nothing is kept."""
+        path = self.path / "findings.parquet"
+        if not path.exists():
+            return pd.DataFrame(columns=["rule", "action", "file", "row", "pair_id", "reason"])
+        filters = [("pair_id", "=", pair_id)] if pair_id is not None else None
+        return read_table(path, filters=filters).to_pandas()
 
     def visits(
         self, columns: Sequence[str] | None = None, pair_id: str | None = None

@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
+DATA = ROOT / "tests" / "data"
 
 
 def shared_file(relative: str) -> Path:
@@ -20,4 +21,4 @@ def shared_file(relative: str) -> Path:
 
 def reference_vectors() -> dict[str, Any]:
     """Losses and gradients that every implementation must give, float64, ten digits."""
-    return json.loads((ROOT / "tests" / "data" / "vectors.json").read_text())
+    return json.loads((DATA / "vectors.json").read_text())

@@ -120,22 +120,27 @@ def test_tie_selectivity_compares_the_ends_of_the_gap() -> None:
     assert result.tests.set_index("measure").loc["q_tie", "auroc"] == 1
 
 
-def test_equal_gaps_at_the_edge_are_split_by_pair_id_and_counted() -> None:
-    visits, pairs = scored([1.0] * 10)
+def test_equal_gaps_at_the_edge_are_split_by_a_hash_of_the_id_and_counted() -> None:
+    visits, pairs = scored([1.0] * 5 + [2.0] * 5)
     result = audit.tie_selectivity(visits, pairs)
-    assert result.slices["cut_ties"].tolist() == [8, 8]
-    # Ids a and b make the bottom, whatever the order of the rows.
+    assert result.slices["cut_ties"].tolist() == [3, 3]
     shuffled = audit.tie_selectivity(visits[::-1], pairs.sample(frac=1, random_state=1))
     pd.testing.assert_frame_equal(result.slices, shuffled.slices)
 
 
 def test_sources_are_never_ranked_together() -> None:
-    result = audit.tie_selectivity(*scored([1.0, 100] * 5, source=["small", "large"] * 5))
+    gaps = [1.0, 100] * 4 + [2.0, 200]
+    result = audit.tie_selectivity(*scored(gaps, source=["small", "large"] * 5))
     assert result.slices.groupby("source")["gap_high"].max().to_dict() == {
-        "large": 100,
-        "small": 1,
+        "large": 200,
+        "small": 2,
     }
     assert len(result.tests) == 4
+
+
+def test_one_gap_for_all_makes_no_slices() -> None:
+    result = audit.tie_selectivity(*scored([1.0] * 10))
+    assert result.slices["n"].tolist() == [0, 0]
 
 
 def test_tie_selectivity_without_scores_or_with_few_pairs() -> None:

@@ -1,12 +1,10 @@
-"""Pairs: one schema from many spellings, stable ids, nothing lost silently, seeded corruption."""
+"""Pairs: one schema from many spellings, stable ids, seeded flips."""
 
-import gzip
 import json
 
 import pytest
 
-from plc_core.data import DataError, flip_labels, load_pairs, mark_oracle_states, pairs_from_rows
-from tests.paths import shared_file
+from plc_core.data import DataError, flip_labels, mark_oracle_states, pairs_from_rows
 
 U = {"role": "user", "content": "Hi"}
 A = {"role": "assistant", "content": "Hello"}
@@ -32,6 +30,37 @@ SPELLINGS = [
         "rejected": "Go away",
     },
     {"prompt": [{"role": "Human", "content": "Hi"}], "chosen": "Hello", "rejected": "Go away"},
+    {"prompt": "\n\nHuman: Hi\n\nAssistant:", "chosen": "Hello", "rejected": "Go away"},
+    {
+        "prompt": "\n\nHuman: Hi\n\nAssistant:",
+        "chosen": "\n\nHuman: Hi\n\nAssistant: Hello",
+        "rejected": [U, B],
+    },
+    {
+        "chosen": "\n\nHuman: Hi\n\nAssistant: Hello",
+        "rejected": "\n\nHuman: Hi\n\nAssistant: Go away",
+    },
+    {"prompt": "Hi", "chosen": A, "rejected": {"from": "model", "value": "Go away"}},
+    {
+        "prompt": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+        "chosen": "Hello",
+        "rejected": "Go away",
+    },
+    {
+        "prompt": "\n\nHuman: Hi\n\nAssistant: ",
+        "answers": [
+            {"answer": "Go away", "model": "m", "rank": 2.0},
+            {"answer": "Hello", "model": "n", "rank": 1.0},
+        ],
+    },
+    {"prompt": "Hi", "response_a": "Go away", "response_b": "Hello", "votes": ["b", "Tie", "B"]},
+    {
+        "text": "Hi",
+        "completion_a": "Hello",
+        "completion_b": "Go away",
+        "normal_worker_annotations": [{"overall_pref": "A-is-slightly-better"}],
+        "expert_worker_annotations": [{"overall_pref": "A-is-clearly-better"}],
+    },
 ]
 
 
@@ -49,49 +78,39 @@ def test_a_prompt_given_as_text_names_the_last_turn_of_a_longer_conversation():
     assert pair["prompt"] == [system, U]
 
 
+def test_a_system_column_is_a_system_turn():
+    pair = only(SPELLINGS[0] | {"system": "Be kind."})
+    assert pair["prompt"] == [{"role": "system", "content": "Be kind."}, U]
+
+
+def test_two_turns_of_one_speaker_in_the_dialogue_form_are_one():
+    text = "\n\nHuman: Hi\n\nHuman: there\n\nAssistant:"
+    pair = only({"prompt": text, "chosen": "a", "rejected": "b"})
+    assert pair["prompt"] == [{"role": "user", "content": "Hi\n\nthere"}]
+
+
+def test_a_prompt_that_is_no_turn_gives_way_to_the_dialogue_of_both_answers():
+    pair = only({"prompt": "Ho", "chosen": [U, A], "rejected": [U, B]})
+    assert pair["prompt"] == [U]
+    assert pair["marks"] == ["prompt-differs"]
+
+
+def test_a_text_is_never_split_inside_an_answer():
+    # A common prefix of two texts is no prompt: "The sky is blu" would be a word cut in two.
+    pairs = pairs_from_rows([{"chosen": "Yes sir", "rejected": "Yes madam"}], "test")
+    assert pairs.report().count("no-prompt") == 1
+
+
+def test_a_dialogue_quoted_in_an_answer_stays_in_it():
+    answer = "He wrote:\n\nHuman: Hi\n\nAssistant: Ho"
+    assert only({"prompt": "Quote him.", "chosen": answer, "rejected": "No"})["chosen"] == answer
+
+
 def test_scores_source_and_other_columns_are_kept():
     row = SPELLINGS[0] | {"score_chosen": 7, "score_rejected": "6.5", "source": "s", "judge": "x"}
     pair = only(row)
     assert (pair["score_chosen"], pair["score_rejected"], pair["source"]) == (7.0, 6.5, "s")
     assert json.loads(pair["metadata"]) == {"judge": "x"}
-
-
-@pytest.mark.parametrize(
-    ("row", "rule"),
-    [
-        ({"prompt": "Hi", "chosen": "a", "rejected": "a"}, "identical"),
-        ({"chosen": [U, A], "rejected": [U, A]}, "identical"),
-        ({"prompt": "Hi", "chosen": "", "rejected": "x"}, "empty"),
-        ({"prompt": "Hi", "chosen": " \n", "rejected": "x"}, "empty"),
-        ({"prompt": "Hi", "chosen": "x", "rejected": None}, "missing"),
-        ({"prompt": "Hi", "chosen": "x"}, "missing"),
-        ({"prompt": "Hi", "chosen": [U], "rejected": [U, B]}, "no answer"),
-        ({"prompt": "Hi", "chosen": [], "rejected": "x"}, "no answer"),
-        ({"prompt": "", "chosen": "x", "rejected": "y"}, "no prompt"),
-        ({"chosen": "x", "rejected": "y"}, "no prompt"),
-        ({"prompt": [U, A], "chosen": "x", "rejected": "y"}, "no prompt"),
-        ({"prompt": "Ho", "chosen": [U, A], "rejected": [U, B]}, "two prompts"),
-        ({"chosen": [U, A], "rejected": [{"role": "user", "content": "?"}, B]}, "two prompts"),
-        ({"prompt": "Hi", "chosen": 3, "rejected": "x"}, "wrong type"),
-        ({"prompt": "Hi", "chosen": [{"role": "tool", "content": "x"}], "rejected": "x"},
-         "wrong type"),
-        ({"prompt": "Hi", "chosen": "x", "rejected": "y", "score_chosen": "high"}, "wrong type"),
-        ({"prompt": "Hi", "chosen": "\ud800", "rejected": "y"}, "not Unicode"),
-    ],
-)  # fmt: skip
-def test_a_row_that_is_no_pair_is_listed_with_its_rule(row, rule):
-    pairs = pairs_from_rows([SPELLINGS[0], row], "test")
-    assert len(pairs) == 1
-    assert [(d.row, d.rule) for d in pairs.dropped] == [(2, rule)]
-    assert f"{rule}: 1, the first is row 2" in pairs.report()
-
-
-def test_a_duplicate_is_left_out_and_its_reversal_is_another_pair():
-    row = SPELLINGS[0]
-    reversal = row | {"chosen": row["rejected"], "rejected": row["chosen"]}
-    pairs = pairs_from_rows([row, row, reversal], "test")
-    assert len(pairs) == 2
-    assert pairs.dropped[0].reason == "the same pair as row 1"
 
 
 def many(n=2000):
@@ -149,52 +168,3 @@ def test_oracle_states_follow_the_scores():
     assert list(pairs.dataset["oracle_state"]) == ["tie", "tie", "tie", "clean", "clean"]
     turned = mark_oracle_states(flip_labels(many(5), 1.0, seed=0))
     assert list(turned.dataset["oracle_state"]) == ["tie", "tie", "tie", "flip", "flip"]
-
-
-@pytest.mark.parametrize("form", ["plain", "gzip", "gzip under another name", "bom"])
-def test_files_are_read_by_their_content(tmp_path, form):
-    raw = "\n".join(json.dumps(row) for row in SPELLINGS[:1] * 2).encode()
-    path = tmp_path / ("pairs.jsonl.gz" if form == "gzip" else "pairs.jsonl")
-    path.write_bytes(
-        gzip.compress(raw) if "gzip" in form else (b"\xef\xbb\xbf" + raw if form == "bom" else raw)
-    )
-    pairs = load_pairs(path)
-    assert len(pairs) == 1
-    assert len(pairs.dropped) == 1
-    assert pairs.dataset[0]["source"] == path.name
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"", "has no rows"),
-        (b'{"prompt": "x", "chosen": "y"', "row 1, character 30: no JSON object"),
-        (b'{"prompt":"x","chosen":"y","rejected":"z"}\n{"a', "row 2, character"),
-        (b"[1]", "row 1: expected a JSON object, found a list"),
-        (b'{"prompt": "\xff"}', "row 1, byte 12: not UTF-8"),
-        (b'{"prompt": "x", "chosen": "y", "reject": "z"}', "no field 'rejected'.*is it 'reject'"),
-        (b'{"instruction": "x", "chosen": "y", "rejected": "z"}', "No row of .*no prompt"),
-        (b"\x1f\x8b\x08garbage", "damaged"),
-    ],
-)
-def test_a_broken_file_is_a_sentence_with_the_place(tmp_path, content, sentence):
-    path = tmp_path / "pairs.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=f"(?s){sentence}") as error:
-        load_pairs(path)
-    assert str(path) in str(error.value)
-
-
-def test_a_missing_file_is_a_sentence(tmp_path):
-    with pytest.raises(DataError, match="no file of pairs"):
-        load_pairs(tmp_path / "nothing.jsonl")
-
-
-def test_the_real_sample_is_read_whole():
-    path = shared_file("data/scored_pairs.jsonl.gz")
-    pairs = load_pairs(path)
-    with gzip.open(path) as lines:
-        rows = sum(1 for _ in lines)
-    assert len(pairs) + len(pairs.dropped) == rows == 4032
-    assert {d.rule for d in pairs.dropped} == {"duplicate"}
-    assert len(set(pairs.dataset["pair_id"])) == len(pairs)

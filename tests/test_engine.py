@@ -1,10 +1,9 @@
-"""From pairs to log-probs: tokens, packed rows, the reference cache, sampling."""
+"""From tokens to log-probs: packed rows, the reference cache, sampling."""
 
 import pytest
 import torch
 from datasets import Dataset
 from transformers import (
-    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -13,8 +12,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from plc_core.data import DataError, flip_labels, pairs_from_rows
-from plc_core.data.world import CHECKPOINT
+from plc_core.data import flip_labels, pairs_from_rows
 from plc_core.engine.logprobs import pair_logps, response_logps
 from plc_core.engine.models import ModelError, add_lora, load_policy, model_identity
 from plc_core.engine.packing import PairCollator, attention_mask
@@ -22,8 +20,6 @@ from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.progress import Progress
-
-PROMPT = "cook soup . cover chop , boil . skip bake ."
 
 
 @pytest.fixture(scope="module")
@@ -147,80 +143,12 @@ def test_the_vocabulary_sees_response_positions_only(world):
     assert seen == [(12, 203)]
 
 
-# ---- tokens -------------------------------------------------------------------------------------
-
-
-def test_the_worlds_tokens_are_prompt_answer_and_one_terminator(world):
-    _, tokenizer = world
-    row = {"prompt": PROMPT, "chosen": "then chop it .", "rejected": "then boil it ."}
-    tokens, truncation = tokenize_pairs(pairs_from_rows([row], "test"), tokenizer, 128)
-    texts = {k: tokenizer.decode(tokens[0][k]) for k in tokens.column_names if k != "pair_id"}
-    assert texts == {
-        "prompt_ids": f"<bos> {PROMPT} <ans>",
-        "chosen_ids": "then chop it . <eos>",
-        "rejected_ids": "then boil it . <eos>",
-    }
-    assert truncation.truncated == 0
-
-
-def chat_tokenizer(template):
-    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
-    tokenizer.chat_template = template
-    return tokenizer
-
-
-@pytest.mark.parametrize(
-    "tail",
-    ["", "<eos>", " <eos> ", " <eos>\n", " <eos> <eos>"],
-)
-def test_a_response_ends_with_exactly_one_terminator(tail):
-    tokenizer = chat_tokenizer(
-        "<bos> {% for m in messages %}{% if m.role == 'user' %}{{ m.content }} <ans> "
-        f"{{% else %}}{{{{ m.content }}}} {tail}{{% endif %}}{{% endfor %}}"
-    )
-    row = {"prompt": PROMPT, "chosen": "then chop it .", "rejected": "then boil it ."}
-    tokens, _ = tokenize_pairs(pairs_from_rows([row], "test"), tokenizer, 128)
-    assert tokenizer.decode(tokens[0]["chosen_ids"]) == "then chop it . <eos>"
-    assert tokens[0]["prompt_ids"].count(tokenizer.bos_token_id) == 1
-
-
-@pytest.mark.parametrize("max_length", [4, 7, 16, 24, 40])
-def test_truncation_keeps_the_shared_prompt_and_never_empties_a_response(world, pairs, max_length):
-    _, tokenizer = world
-    tokens, truncation = tokenize_pairs(pairs, tokenizer, max_length)
-    assert truncation.truncated > 0
-    for row in tokens:
-        longest = max(len(row["chosen_ids"]), len(row["rejected_ids"]))
-        assert 0 < len(row["prompt_ids"]) + longest <= max_length
-        assert row["prompt_ids"][-1] == tokenizer.convert_tokens_to_ids("<ans>")
-        assert min(len(row["chosen_ids"]), len(row["rejected_ids"])) > 0
-
-
-def test_pairs_that_truncation_makes_identical_are_named(world):
-    _, tokenizer = world
-    same = "then chop it . then boil it . "
-    rows = [{"prompt": PROMPT, "chosen": same + "then salt it .", "rejected": same + "well"}]
-    pairs = pairs_from_rows(rows, "test")
-    _, truncation = tokenize_pairs(pairs, tokenizer, 12)
-    assert list(truncation.identical) == pairs.dataset["pair_id"][:]
-
-
-def test_a_pair_that_the_template_refuses_is_named(world):
-    _, tokenizer = world
-    turns = [{"role": "system", "content": "be kind"}, {"role": "user", "content": PROMPT}]
-    pairs = pairs_from_rows([{"prompt": turns, "chosen": "well", "rejected": "so"}], "test")
-    with pytest.raises(DataError, match=pairs.dataset["pair_id"][0]):
-        tokenize_pairs(pairs, tokenizer, 64)
-    with pytest.raises(DataError, match="at least 4"):
-        tokenize_pairs(pairs, tokenizer, 3)
-
-
-# ---- reference cache ----------------------------------------------------------------------------
+# ---- reference cache -----------------------------------------------------------------------------
 
 
 def referenced(pairs, world, folder, model=None):
     policy, tokenizer = world
-    tokens, _ = tokenize_pairs(pairs, tokenizer, 128)
+    tokens = tokenize_pairs(pairs, tokenizer, 128).dataset
     return with_reference(tokens, model or policy, folder, PairCollator(256), 16, False, Progress())
 
 
@@ -238,7 +166,7 @@ def test_the_reference_is_computed_once_and_serves_both_directions(world, pairs,
 
 
 def test_only_what_is_missing_or_damaged_is_computed_again(world, pairs, tmp_path):
-    part = pairs.with_table(pairs.table.slice(0, 15))
+    part = pairs.map(lambda batch, _: batch.slice(0, 15))  # of one batch
     referenced(part, world, tmp_path)
     whole, record = referenced(pairs, world, tmp_path)
     assert (record["computed"], record["reused"]) == (len(pairs) - 15, 15)
@@ -273,12 +201,12 @@ def test_weights_are_named_by_their_content(world):
     assert model_identity(load_policy("world", "bf16")[0]) != model_identity(world[0])
 
 
-# ---- models and sampling ------------------------------------------------------------------------
+# ---- models and sampling -------------------------------------------------------------------------
 
 
 def test_fresh_adapters_change_nothing_and_are_all_that_is_trained(world, pairs):
     policy, tokenizer = load_policy("world")
-    rows = list(tokenize_pairs(pairs, tokenizer, 128)[0])
+    rows = list(tokenize_pairs(pairs, tokenizer, 128).dataset)
     before, _ = pair_logps(policy, PairCollator(256)(rows))
     adapted = add_lora(policy, rank=4, alpha=4)
     after, _ = pair_logps(adapted, PairCollator(256)(rows))
@@ -298,7 +226,7 @@ def test_a_missing_model_is_a_sentence(tmp_path):
 
 def test_greedy_responses_do_not_depend_on_the_batch_and_sampling_on_the_seed_alone(world, pairs):
     policy, tokenizer = world
-    tokens: Dataset = tokenize_pairs(pairs, tokenizer, 128)[0]
+    tokens: Dataset = tokenize_pairs(pairs, tokenizer, 128).dataset
     prompts = tokens["prompt_ids"][:]
     one, many = (generate(policy, tokenizer, prompts, "greedy", 64, 0, size) for size in (1, 40))
     assert one == many

@@ -457,7 +457,7 @@ def test_pairs_without_a_difference_are_said(folder, tmp_path, caplog):
     file.write_text("\n".join(map(json.dumps, rows)))
     run = train(small(folder, "alike", **changes))  # the failed run gave its name back
     assert "3 of 4 pairs have the same tokens" in caplog.text
-    assert "3 with the same tokens on both sides" in run.data_sentence()
+    assert "3 of 4 pairs have the same tokens on both sides" in run.data_sentence()
 
 
 @pytest.mark.parametrize("objective", ["cdpo", "re-po", "gamma-po", "simpo"])

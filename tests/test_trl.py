@@ -124,7 +124,7 @@ def test_losses_and_gradients_equal_trls(rows, tmp_path, theirs, name, options):
 
 
 def _drawn(rows, tokenizer, batch):
-    tokens = list(tokenize_pairs(pairs_from_rows(rows, "test"), tokenizer, 256)[0])
+    tokens = list(tokenize_pairs(pairs_from_rows(rows, "test"), tokenizer, 256).dataset)
     by_ids = {tuple(t["prompt_ids"] + t["chosen_ids"]): t for t in tokens}
     half = len(batch["input_ids"]) // 2
     # Found by their ids: so TRL's tokens and these are the same.

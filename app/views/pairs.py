@@ -195,6 +195,11 @@ def _pair(run: Run, pair_id: str) -> None:
         column.markdown(f"**{kind.capitalize()}**" + ("" if score is None else f" · {score:.2f}"))
         column.html(html)
     st.caption(answers.note)
+    found = run.findings(pair_id)
+    if len(found):
+        st.caption("What validation found in this pair")
+        for rule, reason in zip(found["rule"], found["reason"], strict=True):
+            st.text(f"{rule}: {reason}")  # reasons quote the data: text, never markup
     chart(figures.pair_trajectory(visits, metrics(run)), TRAJECTORY, key="pair_trajectory")
     curve = joined(run)[["z", *(f"q_{state}" for state in STATES)]]
     here = None if last is None else {str(name): value for name, value in last.items()}

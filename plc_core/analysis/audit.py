@@ -17,11 +17,12 @@ import pandas as pd
 from sklearn.metrics import brier_score_loss, log_loss
 
 from plc_core.analysis.statistics import auroc, format_number, mann_whitney, mean_interval, wilson
+from plc_core.data.slices import slices_of
 
 STATES = ("clean", "flip", "tie")
 """The latent states of a pair, in the order of every table and figure."""
 
-MARKERS = ("unmarked", "marked")
+MARKERS = ("unmarked", "marked", "injected tie")
 """Groups by the injected corruption's marker, where the true state is unknown."""
 
 
@@ -47,8 +48,8 @@ def join_last_visits(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def has_oracle(pairs: pd.DataFrame) -> bool:
-    """Whether the true state of any pair is known (the embedded world only)."""
-    return "oracle_state" in pairs and bool(pairs["oracle_state"].notna().any())
+    """Whether the true state of every pair is known (the embedded world only)."""
+    return "oracle_state" in pairs and len(pairs) > 0 and bool(pairs["oracle_state"].notna().all())
 
 
 def groups(pairs: pd.DataFrame) -> pd.Series:
@@ -56,12 +57,17 @@ def groups(pairs: pd.DataFrame) -> pd.Series:
     if has_oracle(pairs):
         return pairs["oracle_state"]
     _require(pairs, ["flipped"], "pairs")
-    return pairs["flipped"].map({False: MARKERS[0], True: MARKERS[1]})
+    marked = pairs["flipped"].map({False: MARKERS[0], True: MARKERS[1]})
+    return marked.mask(pairs["injected_tie"], MARKERS[2]) if _has_ties(pairs) else marked
 
 
 def group_names(pairs: pd.DataFrame) -> tuple[str, ...]:
     """The names `groups` can take, in display order."""
-    return STATES if has_oracle(pairs) else MARKERS
+    return STATES if has_oracle(pairs) else MARKERS if _has_ties(pairs) else MARKERS[:2]
+
+
+def _has_ties(pairs: pd.DataFrame) -> bool:
+    return "injected_tie" in pairs and bool(pairs["injected_tie"].any())
 
 
 def routing_by_state(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
@@ -202,14 +208,11 @@ def tie_selectivity(
 ) -> TieSelectivity:
     """Compare q_tie and |margin| in the bottom and top `share` of the score gap.
 
-    The slices hold floor(share * n) pairs each, ranked by (|score_chosen - score_rejected|,
-    pair_id): equal gaps at an edge are split by the content-based id, which has nothing to do with
-    routing, and the split is the same every time. Scores of different sources have different
-    scales, so pairs are ranked and tested within one source. `share` lies in (0, 0.5], else
-    ValueError. Section "Tie-State Selectivity" and its figure.
+    The slices are those of `plc_core.data.gap_slices`, of the pairs that were visited and have
+    scores: floor(share * n) pairs each, within one source, equal gaps at an edge split by a hash of
+    the id, which has nothing to do with routing. `share` lies in (0, 0.5], else DataError. Section
+    "Tie-State Selectivity" and its figure.
     """
-    if not 0 < share <= 0.5:
-        raise ValueError(f"share must lie in (0, 0.5], not {share}.")
     table = _routed(visits, pairs, "margin")
     scores = table.reindex(columns=["score_chosen", "score_rejected"]).astype("float64")
     table = table.assign(
@@ -217,15 +220,16 @@ def tie_selectivity(
         abs_margin=table["margin"].abs(),
         source=table["source"].fillna("unknown") if "source" in table else "all",
     )
-    usable = table[table["gap"].notna() & table["q_tie"].notna()]
+    usable = table[table["gap"].notna() & table["q_tie"].notna()].reset_index(drop=True)
+    keys = usable.reindex(columns=["pair_id", "source", "score_chosen", "score_rejected"])
+    part = slices_of(keys, share).table["slice"]
     slices, tests = [], []
     for source in sorted(usable["source"].unique()) or ["all"]:
-        ranked = usable[usable["source"] == source].sort_values(["gap", "pair_id"])
-        size = math.floor(share * len(ranked))
-        bottom, top = ranked.iloc[:size], ranked.iloc[len(ranked) - size :]
+        of_source = usable["source"] == source
+        bottom, top = (usable[of_source & (part == name)] for name in ("low", "high"))
         slices += [
-            _slice_row(source, "bottom", bottom, ranked),
-            _slice_row(source, "top", top, ranked),
+            _slice_row(source, "bottom", bottom, usable[of_source]),
+            _slice_row(source, "top", top, usable[of_source]),
         ]
         for measure in ("q_tie", "abs_margin"):
             test = mann_whitney(bottom[measure], top[measure])

@@ -1,15 +1,42 @@
 """What a preference pair is, where pairs come from and how they are corrupted; no torch."""
 
-from plc_core.data.corruption import flip_labels, mark_oracle_states
-from plc_core.data.pairs import DataError, Pairs, pair_id, pairs_from_rows
+from plc_core.data.corruption import (
+    flip_hardest,
+    flip_labels,
+    inject_ties,
+    label_by_annotator,
+    mark_oracle_states,
+    simulate_votes,
+    tie_pool,
+    warm_start,
+)
+from plc_core.data.pairs import DataError, Pairs, pair_id
+from plc_core.data.public import DATASETS
+from plc_core.data.report import Report
+from plc_core.data.rules import RULES
+from plc_core.data.slices import gap_slices
 from plc_core.data.sources import load_pairs
+from plc_core.data.validation import Options, pairs_from_rows
+from plc_core.data.votes import vote_groups
 
 __all__ = [
+    "DATASETS",
+    "RULES",
     "DataError",
+    "Options",
     "Pairs",
+    "Report",
+    "flip_hardest",
     "flip_labels",
+    "gap_slices",
+    "inject_ties",
+    "label_by_annotator",
     "load_pairs",
     "mark_oracle_states",
     "pair_id",
     "pairs_from_rows",
+    "simulate_votes",
+    "tie_pool",
+    "vote_groups",
+    "warm_start",
 ]

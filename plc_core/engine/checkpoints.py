@@ -1,4 +1,4 @@
-"""Which checkpoint of a run can be used, and whether the run's record reaches up to it."""
+"""Which checkpoint of a run can be used, its policy, and whether the record reaches up to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import re
 import zipfile
 from pathlib import Path
 
+from peft import PeftModel
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
 
+from plc_core.engine.models import disable_dropout, load_policy
 from plc_core.files import RunError, read_json
 from plc_core.runs import Run
 
@@ -31,6 +34,18 @@ def trained_checkpoint(run: Run) -> Path:
     if checkpoint is None:
         raise RunError(f"The run {run.name!r} has no whole checkpoint, so it has no policy.")
     return checkpoint
+
+
+def load_trained(run: Run) -> PreTrainedModel | PeftModel:
+    """The policy of the run's last checkpoint."""
+    config = run.info["config"]
+    checkpoint = trained_checkpoint(run)
+    if not (checkpoint / "adapter_config.json").exists():
+        return load_policy(str(checkpoint.resolve()))[0]
+    base, _ = load_policy(config["model"])
+    adapted = PeftModel.from_pretrained(base, checkpoint)
+    disable_dropout(adapted)
+    return adapted
 
 
 def check_record(run: Run, steps: int) -> None:

@@ -24,15 +24,42 @@ Objective: TypeAlias = Literal[
     "plc",
 ]
 
+Flips: TypeAlias = Literal["random", "lowest-margin", "largest-gap", "smallest-gap"]
 
-class TrainConfig(BaseModel):
+
+class DataConfig(BaseModel):
+    """Which pairs are read and how, and the model whose tokens they become."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    model: str = "world"  # "world", a local folder, or a name on the hub
+    data: str = "world"  # "world", a public dataset by name, or a file or folder of pairs
+    data_files: str | None = None  # a local copy of the public dataset
+    data_revision: str | None = None  # of the public dataset, instead of the pinned one
+    data_split: str | None = "train"  # None keeps all
+    data_columns: dict[str, str] = Field(default_factory=dict)  # as {"prompt": "input"}
+    data_actions: dict[str, str] = Field(default_factory=dict)  # as {"prefix": "drop"}
+    evaluation_prompts: str | None = None  # a file of prompts to find among the training prompts
+    num_pairs: int | None = Field(None, gt=0)  # None: all rows of the file; 6144 of the world
+    max_length: int = Field(1024, ge=4)  # tokens of prompt and longer response
+    seed: int = Field(0, ge=0, lt=2**32)  # pairs, corruption, order and adapters
+
+    @model_validator(mode="after")
+    def _known_actions(self) -> DataConfig:
+        if self.data_actions:
+            # Here alone: a run without changes need not load the data room to be checked.
+            from plc_core.data.rules import chosen_actions
+
+            chosen_actions(self.data_actions)
+        return self
+
+
+class TrainConfig(DataConfig):
     """The parameters of `notebooks/01_train.ipynb`; unknown names and wrong types are refused.
 
     Defaults train PLC-DPO on the embedded world. The paper's training surface is beta 0.01,
     learning_rate 1e-5, lora_rank 16, lora_alpha 16, batch_pairs 64, epochs 1.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str  # name of the run, and of its folder
     runs_dir: str = "runs"  # where run folders lie; relative to the checkout
@@ -43,14 +70,16 @@ class TrainConfig(BaseModel):
     prior: list[float] = Field([0.80, 0.08, 0.12], min_length=3, max_length=3)  # clean, flip, tie
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # gamma after warm-up
     calibration_order: Literal["auto", "update-first", "score-first"] = "auto"
-    model: str = "world"  # "world", a local folder, or a name on the hub
     lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights
     lora_alpha: int = Field(16, gt=0)
     precision: Literal["fp32", "bf16"] = "fp32"
-    data: str = "world"  # "world", or a file of JSON lines
-    num_pairs: int | None = Field(None, gt=0)  # None: all rows of the file; 6144 of the world
+    warm_share: float = Field(0.0, ge=0, le=1)  # pairs left clean and visited first
+    annotator: bool = False  # labels of one simulated annotator, who errs and is biased
+    tie_rate: float = Field(0.0, ge=0, le=1)  # share of pairs to replace by exact ties
+    tie_pool: str | None = None  # a file of pairs with equal scores; the world samples its own
     flip_rate: float = Field(0.0, ge=0, le=1)  # share of labels to reverse
-    max_length: int = Field(1024, ge=4)  # tokens of prompt and longer response
+    flips: Flips = "random"  # which pairs are reversed
+    margins_run: str | None = None  # the run on clean labels whose policy ranks for lowest-margin
     learning_rate: float = Field(5e-4, gt=0)
     epochs: float = Field(1.0, gt=0, le=1000)
     batch_pairs: int = Field(
@@ -61,7 +90,6 @@ class TrainConfig(BaseModel):
     save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps the last one only
     resume: bool = False  # go on from the last checkpoint of the run of this name
     eval_prompts: int = Field(600, ge=0)  # held-out prompts, of the world only
-    seed: int = Field(0, ge=0, lt=2**32)  # pairs, flips, order and adapters
 
     @model_validator(mode="before")
     @classmethod
@@ -104,6 +132,10 @@ class TrainConfig(BaseModel):
             from plc_core.objective import build_objective
 
             build_objective(self.objective, beta=self.beta, **self.objective_options)
+        if (self.flips == "lowest-margin") != (self.margins_run is not None):
+            raise ValueError("flips lowest-margin and margins_run need each other")
+        if self.tie_rate and self.data != "world" and self.tie_pool is None:
+            raise ValueError(f"tie_rate needs a tie_pool: {self.data!r} has no ties of its own")
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self

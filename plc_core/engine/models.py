@@ -37,13 +37,8 @@ def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTr
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    folder = CHECKPOINT if model == "world" else project_path(model)
-    # A name on the hub has one slash at most; anything else that is not there is a wrong path.
-    if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
-        raise ModelError(f"There is no model folder at {folder}.")
-    path = str(folder) if folder.is_dir() else model
+    tokenizer, path = _tokenizer_and_path(model)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=DTYPES[dtype],
@@ -60,8 +55,6 @@ def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTr
             f"The weights of {model!r} lack {len(missing)} tensors, as {missing[0]!r}; they would "
             "be random numbers."
         )
-    if tokenizer.chat_template is None:
-        raise ModelError(f"The tokenizer of {model!r} has no chat template.")
     embeddings: Any = policy.get_input_embeddings()
     rows = embeddings.weight.shape[0]
     if len(tokenizer) > rows:
@@ -70,6 +63,30 @@ def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTr
         )
     disable_dropout(policy)
     return policy, tokenizer
+
+
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model in a local folder, or of the hub, or of "world".
+
+    Raises:
+        ModelError: where there is no such model, or it has no chat template.
+    """
+    return _tokenizer_and_path(model)[0]
+
+
+def _tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
+    folder = CHECKPOINT if model == "world" else project_path(model)
+    # A name on the hub has one slash at most; anything else that is not there is a wrong path.
+    if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+        raise ModelError(f"There is no model folder at {folder}.")
+    path = str(folder) if folder.is_dir() else model
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"The tokenizer of {model!r} cannot be loaded: {error}") from error
+    if tokenizer.chat_template is None:
+        raise ModelError(f"The tokenizer of {model!r} has no chat template.")
+    return tokenizer, path
 
 
 def disable_dropout(model: nn.Module) -> None:

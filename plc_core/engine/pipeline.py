@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -22,7 +20,7 @@ from transformers import (
     set_seed,
 )
 
-from plc_core.data import DataError, Pairs, flip_labels, load_pairs, mark_oracle_states
+from plc_core.data import DataError
 from plc_core.engine.arguments import check_processes, training_arguments, training_steps
 from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
@@ -31,10 +29,10 @@ from plc_core.engine.models import add_lora, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.reference import with_reference
-from plc_core.engine.tokens import Truncation, tokenize_pairs
+from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
+from plc_core.engine.training_pairs import training_pairs
 from plc_core.engine.visits import VisitRecorder
-from plc_core.engine.world_pairs import WORLD_PAIRS, world_pairs
 from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import Objective, Router, build_objective
 from plc_core.progress import Progress
@@ -75,31 +73,32 @@ def train(config: TrainConfig) -> Run:
         progress = Progress(run if processes.is_main_process else None)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
         policy.to(processes.device)
-        pairs = _pairs(config, policy, tokenizer, progress)
-        tokens, truncation = tokenize_pairs(pairs, tokenizer, config.max_length)
-        _warn_of_identical(truncation, len(tokens), config.max_length)
+        pairs = training_pairs(config, policy, tokenizer, progress)
+        tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
+        _warn_of_identical(tokens)
         collator = PairCollator(config.row_tokens)
-        verify_packing(policy, tokens, config.autocast)
-        tokens, reference = with_reference(
-            tokens, policy, cache_dir(), collator, config.pairs_per_forward, config.autocast,
-            progress,
+        verify_packing(policy, tokens.dataset, config.autocast)
+        dataset, reference = with_reference(
+            tokens.dataset, policy, cache_dir(), collator, config.pairs_per_forward,
+            config.autocast, progress,
         )  # fmt: skip
         if processes.is_main_process:
-            _record(run, config, pairs, truncation, reference)
+            _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
         set_seed(config.seed)
         model = (
             add_lora(policy, config.lora_rank, config.lora_alpha) if config.lora_rank else policy
         )
-        recorder = VisitRecorder(run, pairs.dataset["pair_id"], config.beta)
+        recorder = VisitRecorder(run, dataset["pair_id"], config.beta)
         trainer = PreferenceTrainer(
             model,
-            training_arguments(config, run, len(tokens), processes),
-            tokens,
+            training_arguments(config, run, len(dataset), processes),
+            dataset,
             collator,
             objective,
             shadow,
             recorder,
+            tokens.pairs.dataset["warm"][:],
         )
         trainer.processing_class = tokenizer
         if processes.is_main_process:
@@ -109,7 +108,7 @@ def train(config: TrainConfig) -> Run:
             )
         if config.resume and processes.is_main_process:
             run.truncate_after(steps)
-        _fit(trainer, run, steps, training_steps(config, len(tokens)), checkpoint)
+        _fit(trainer, run, steps, training_steps(config, len(dataset)), checkpoint)
     if processes.num_processes > 1:
         # No process leaves while the first one still writes, nor with the group's threads alive,
         # which would abort it at exit.
@@ -150,25 +149,9 @@ def _open(config: TrainConfig) -> None:
         )
 
 
-def _pairs(
-    config: TrainConfig,
-    policy: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    progress: Progress,
-) -> Pairs:
-    if config.data == "world":
-        count = config.num_pairs or WORLD_PAIRS
-        pairs = world_pairs(policy, tokenizer, count, config.seed, progress)
-    else:
-        pairs = load_pairs(project_path(config.data), config.num_pairs)
-    pairs = flip_labels(pairs, config.flip_rate, config.seed)
-    return mark_oracle_states(pairs) if config.data == "world" else pairs
-
-
-def _record(
-    run: Run, config: TrainConfig, pairs: Pairs, truncation: Truncation, reference: dict[str, Any]
-) -> None:
+def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, Any]) -> None:
     """Write what the run is made from; RunError where a resumed run was made from other things."""
+    pairs = tokens.pairs
     fingerprint = pairs.fingerprint
     if "data" in run.info:
         if not isinstance(run.info["data"], dict) or not isinstance(run.info["reference"], dict):
@@ -179,16 +162,25 @@ def _record(
         run.write_pairs(pairs.table)  # the same, and whole, whatever became of the file
         return
     run.write_pairs(pairs.table)
+    run.write_findings(pairs.findings)
+    report = pairs.report()
     run.update_info(
         data={
             "source": config.data,
-            "rows": len(pairs),
+            "origin": pairs.origin,
             "fingerprint": fingerprint,
-            "dropped": [vars(d) for d in pairs.dropped],
+            "rows_read": pairs.rows_read,
+            "rows": len(pairs),
+            "rules": {
+                row["rule"]: {"rows": row["rows"], "action": row["action"]}
+                for row in report.table().to_dict("records")
+            },
             "max_length": config.max_length,
-            "truncated": truncation.truncated,
-            "identical_tokens": list(truncation.identical),
-            "flipped": sum(pairs.dataset["flipped"]),
+            "tokens": tokens.counts,
+            "tokens_in_words": tokens.sentences(),
+            **{
+                marker: sum(pairs.dataset[marker]) for marker in ("flipped", "injected_tie", "warm")
+            },
         },
         reference=reference,
         **provenance(),
@@ -226,14 +218,14 @@ def _fit(
         _warn_of_noise(run)
 
 
-def _warn_of_identical(truncation: Truncation, pairs: int, max_length: int) -> None:
-    count = len(truncation.identical)
+def _warn_of_identical(tokens: Tokens) -> None:
+    count = tokens.counts["identical-tokens"]
     sentence = (
-        f"{count} of {pairs} pairs have the same tokens on both sides and train nothing (the first "
-        f"is {truncation.identical[0] if count else ''}): max_length {max_length} cuts them where "
-        "they are still alike, or the chat template drops the answers."
+        f"{count} of {len(tokens.pairs)} pairs have the same tokens on both sides and train "
+        f"nothing: max_length {tokens.max_length} cuts them where they are still alike, or the "
+        "chat template drops the answers."
     )
-    if count == pairs:
+    if count and count >= len(tokens.pairs):
         raise DataError(sentence)
     if count:
         logger.warning(sentence)

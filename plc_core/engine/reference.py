@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import model_identity
 from plc_core.engine.packing import PairCollator
-from plc_core.engine.tokens import content_key
+from plc_core.engine.tokens import content_keys
 from plc_core.files import RunError, exclusive, read_table, write_table
 from plc_core.progress import Progress
 
@@ -100,9 +100,7 @@ def with_reference(
     adapters. Only pairs that the cache lacks are computed, longest first; the global random state
     is not touched. Also returns what the run's record says about the reference.
     """
-    keys = [
-        content_key(row["prompt_ids"], row["chosen_ids"], row["rejected_ids"]) for row in dataset
-    ]
+    keys = content_keys(dataset)
     settings = {
         "model": model_identity(model),
         "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),

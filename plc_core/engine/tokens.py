@@ -1,158 +1,283 @@
-"""From a pair to token ids: the model's own chat template, and one boundary and one terminator."""
+"""From pairs to token ids: the model's own chat template, one boundary, one terminator."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from plc_core.data import DataError, Pairs
+from plc_core.data.pairs import FEATURES
+from plc_core.data.rules import FINDINGS, Action, chosen_actions
+from plc_core.engine.templates import CannotRenderError, Turns, chat_format
+from plc_core.engine.token_cache import TOKENS, TokenFile, token_file
+from plc_core.engine.truncation import cut_tokens, kept_sizes
+from plc_core.progress import Progress
+
+_KINDS = {
+    "template-refused": "cannot be written by the chat template and are left out",
+    "truncated": "are longer than max_length and lost tokens",
+    "identical-tokens": "have the same tokens on both sides and train nothing",
+    "folded": "have their system turn inside the user's: the chat template takes no system turn",
+    "rewritten": "have an answer that the chat template writes otherwise than it is: white space "
+    "cut off, reasoning added or dropped",
+    "own": "have an answer whose tokens merge with what the chat template writes around it, so "
+    "that the answer's own tokens are used",
+}
+_RULES = tuple(_KINDS)[:3]
 
 
 @dataclass(frozen=True)
-class Truncation:
-    """How many pairs lost tokens to `max_length`, and which have the same tokens on both sides."""
+class Tokens:
+    """Pairs and their token ids, row by row the same.
 
-    truncated: int
-    identical: tuple[str, ...]  # pair ids; they train nothing, as their margin is always 0
+    Attributes:
+        pairs: those that remain, with the marks and findings of the rules template-refused,
+            truncated and identical-tokens.
+        dataset: on disk: pair_id, prompt_ids, chosen_ids, rejected_ids, in the observed
+            orientation; an answer's ids end with its terminator, unless it lost it to max_length.
+        max_length: of a prompt with the longer of its answers, in tokens.
+        kinds: ids of the pairs to which something happened: the three rules, and folded,
+            rewritten and own, which `sentences` explains.
+        counts: pairs (that came in), each kind, tokens (that remain) and tokens_lost.
+    """
+
+    pairs: Pairs
+    dataset: Dataset
+    max_length: int
+    kinds: dict[str, pa.ChunkedArray]
+    counts: dict[str, int]
+
+    def sentences(self) -> list[str]:
+        """What a person should know before training: a sentence for each kind that there is."""
+        return [
+            f"{self.counts[kind]:,} of {self.counts['pairs']:,} pairs {what} (the first is "
+            f"{self.kinds[kind][0]})."
+            for kind, what in _KINDS.items()
+            if self.counts[kind]
+        ]
 
 
 def tokenize_pairs(
-    pairs: Pairs, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[Dataset, Truncation]:
-    """Token ids of every pair: columns pair_id, prompt_ids, chosen_ids, rejected_ids.
+    pairs: Pairs,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    actions: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Tokens:
+    """Token ids of every pair, written with the model's own chat template.
 
-    The prompt ids are the template's with its generation prompt, shared by both sides; a response
-    ends with exactly one terminator. A pair longer than `max_length` loses the start of its prompt
-    first, down to half of `max_length`, then the end of the longer response (the terminator with
-    it), and never all of a response.
+    The prompt ids are the template's with its generation prompt, shared by both sides. An answer's
+    are those behind them in the whole conversation, up to and with one terminator; where the whole
+    does not begin with the prompt's ids, the answer's own. Nothing is added to what the template
+    writes, so a BOS is there once or not at all. Contents that spell a special token are plain
+    text, in training and in prompts for generation: no user can end a turn.
+
+    A pair longer than `max_length` loses the start of its prompt first (but for a BOS), down to
+    half of `max_length`, then the end of the longer answer (the terminator with it), and never all
+    of an answer.
+
+    Tokens are kept in the cache folder, whole and as the pairs were read, so that every
+    max_length, noise rate and objective shares them.
+
+    Args:
+        pairs: any; where corruption swapped a label, the tokens are swapped too.
+        tokenizer: with a chat template.
+        max_length: at least 4.
+        actions: what is done under the rules template-refused, truncated and identical-tokens,
+            where it is not as in `plc_core.data.RULES`.
+        progress: shown while tokens are made.
 
     Raises:
-        DataError: where the template cannot render a pair, naming it, or max_length is below 4.
+        DataError: where the template refuses every pair, a rule with the action error finds one,
+            an action is unknown, max_length is too small, or the tokenizer has no template or no
+            terminator.
     """
     if max_length < 4:
         raise DataError(f"max_length is {max_length}; a pair needs at least 4 tokens.")
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("pair_id", "prompt_ids", "chosen_ids", "rejected_ids")
-    }
-    truncated, identical = 0, []
-    special = _special_ids(tokenizer)
-    for row in pairs.dataset.select_columns(["pair_id", "prompt", "chosen", "rejected"]):
-        whole = _pair_ids(tokenizer, special, row)
-        ids = _truncate(*whole, max_length, tokenizer.bos_token_id)
-        truncated += ids != whole
-        if ids[1] == ids[2]:
-            identical.append(row["pair_id"])
-        for name, value in zip(columns, (row["pair_id"], *ids), strict=True):
-            columns[name].append(value)
-    return Dataset.from_dict(columns), Truncation(truncated, tuple(identical))
-
-
-def _pair_ids(
-    tokenizer: PreTrainedTokenizerBase, special: set[int], row: dict[str, Any]
-) -> tuple[list[int], list[int], list[int]]:
     try:
-        prompt = prompt_ids(tokenizer, row["prompt"])
-        tail, terminator = _tail(tokenizer, special, row["prompt"])
-        chosen, rejected = (
-            [*_answer_ids(tokenizer, row["prompt"], row[side], prompt, tail), terminator]
-            for side in ("chosen", "rejected")
-        )
-    except Exception as error:  # a template raises whatever its author chose
+        decided = chosen_actions(actions or {})
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    file = token_file(pairs, tokenizer, progress)
+    if len(pairs) and file.refused.all():
         raise DataError(
             f"The chat template of {tokenizer.name_or_path!r} cannot render pair "
-            f"{row['pair_id']}, or the tokenizer cannot spell it: {error}. Is it the model for "
-            "these pairs?"
-        ) from error
-    if not prompt:
-        raise DataError(
-            f"The chat template of {tokenizer.name_or_path!r} leaves no prompt of pair "
-            f"{row['pair_id']}: a response would be scored behind nothing."
+            f"{file.note('pair_id')[0]}, or the tokenizer cannot spell it: "
+            f"{file.note('refused')[0]}. It is the first of {len(pairs):,}, and all are refused. "
+            "Is it the model for these pairs?"
         )
-    return prompt, chosen, rejected
-
-
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, turns: Sequence[dict[str, str]]) -> list[int]:
-    """The ids of a prompt, up to and including the template's start of the answer."""
-    return _template_ids(tokenizer, turns, add_generation_prompt=True)
-
-
-def _template_ids(
-    tokenizer: PreTrainedTokenizerBase, turns: Iterable[dict[str, str]], **options: Any
-) -> list[int]:
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"The tokenizer {tokenizer.name_or_path!r} has no chat template; set one with "
-            "tokenizer.chat_template and save it beside the model."
-        )
-    encoded = tokenizer.apply_chat_template(
-        list(turns), tokenize=True, return_dict=False, **options
+    found, kept = _found(file, max_length, decided)
+    noted = {name: file.note(name).to_numpy() for name in ("folded", "rewritten", "own")}
+    kinds = {kind: file.note("pair_id").filter(rows) for kind, rows in (found | noted).items()}
+    left = int(kept_sizes(file.sizes, max_length)[:, kept].sum())
+    lost = int(file.sizes[:, kept].sum()) - left
+    return Tokens(
+        pairs=_marked(pairs, found, kept, decided, _findings(file, found, decided, max_length)),
+        dataset=cut_tokens(file, _flips(pairs), kept, max_length, tokenizer.bos_token_id),
+        max_length=max_length,
+        kinds=kinds,
+        counts={"pairs": len(pairs)}
+        | {kind: len(ids) for kind, ids in kinds.items()}
+        | {"tokens": left, "tokens_lost": lost},
     )
-    return list(encoded)
 
 
-def _answer_ids(
+def truncation_table(
+    pairs: Pairs,
     tokenizer: PreTrainedTokenizerBase,
-    turns: Sequence[dict[str, str]],
-    answer: str,
-    prompt: list[int],
-    tail: list[int],
-) -> list[int]:
-    whole = _template_ids(tokenizer, [*turns, {"role": "assistant", "content": answer}])
-    if whole[: len(prompt)] != prompt or whole[len(whole) - len(tail) :] != tail:
-        # The template or a merge of tokens reaches across a boundary: decide it before them.
-        return tokenizer.encode(answer, add_special_tokens=False)
-    return whole[len(prompt) : len(whole) - len(tail)]
+    lengths: Sequence[int] = (256, 512, 1024, 2048),
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """What each max_length would cut: one row a length, from one pass over the pairs.
 
-
-def _tail(
-    tokenizer: PreTrainedTokenizerBase, special: set[int], turns: Sequence[dict[str, str]]
-) -> tuple[list[int], int]:
-    """What the template writes behind an answer, and the token of it that ends the turn.
-
-    That is its first special token, as <|im_end|> in ChatML, whatever follows it (a newline is
-    never generated); where it writes none, the end of sequence.
+    Columns: max_length, pairs, truncated and identical (pairs), tokens, tokens_lost, and the
+    shares truncated_share, identical_share, lost_share. Refused pairs do not count. Identical are
+    pairs with the same tokens on both sides, which train nothing.
     """
-    probe = "plc"
-    text = tokenizer.apply_chat_template(
-        [*turns, {"role": "assistant", "content": probe}], tokenize=False
-    )
-    tail_text = str(text).rpartition(probe)[2]
-    tail = tokenizer.encode(tail_text, add_special_tokens=False)
-    terminator = next((token for token in tail if token in special), tokenizer.eos_token_id)
-    if terminator is None:
-        raise DataError(f"The tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token.")
-    return tail, terminator
+    file = token_file(pairs, tokenizer, progress)
+    count, tokens = int((~file.refused).sum()), int(file.sizes.sum())
+    rows = []
+    for length in lengths:
+        kept = kept_sizes(file.sizes, length)
+        truncated = int((kept < file.sizes).any(0).sum())
+        identical, lost = int(_identical(file, length).sum()), tokens - int(kept.sum())
+        rows.append([length, count, truncated, identical, tokens, lost])
+    names = ["max_length", "pairs", "truncated", "identical", "tokens", "tokens_lost"]
+    table = pd.DataFrame(rows, columns=names)
+    for part, share in (("truncated", "truncated_share"), ("identical", "identical_share")):
+        table[share] = table[part] / table["pairs"]
+    return table.assign(lost_share=table["tokens_lost"] / table["tokens"])
 
 
-def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    # all_special_ids lacks those that a tokenizer marks as special without giving them a part.
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    marked = {number for number, token in added.items() if token.special}
-    return marked | set(tokenizer.all_special_ids)
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, turns: Turns) -> list[int]:
+    """The ids of a prompt, up to and including the template's start of the answer.
+
+    Raises DataError where the template refuses it.
+    """
+    chat = chat_format(tokenizer)
+    try:
+        return chat.ids(chat.folded(turns), chat.spells_special(turns), prompt=True)
+    except CannotRenderError as error:
+        raise DataError(
+            f"The chat template of {tokenizer.name_or_path!r} cannot render a prompt: {error}."
+        ) from error
 
 
-def _truncate(
-    prompt: list[int], chosen: list[int], rejected: list[int], max_length: int, first: int | None
-) -> tuple[list[int], list[int], list[int]]:
-    longest = max(len(chosen), len(rejected))
-    if len(prompt) + longest <= max_length:
-        return prompt, chosen, rejected
-    room = max(max_length - longest, max_length // 2)
-    # A model that was trained with a first token is at a loss without it.
-    head = prompt[:1] if first is not None and prompt[0] == first and len(prompt) > room else []
-    prompt = head + prompt[-(room - len(head)) :]
-    rest = max_length - len(prompt)
-    return prompt, chosen[:rest], rejected[:rest]
-
-
-def content_key(prompt: list[int], chosen: list[int], rejected: list[int]) -> str:
+def content_key(prompt: Sequence[int], chosen: Sequence[int], rejected: Sequence[int]) -> str:
     """A name for the tokens of a pair that is the same in both orientations, 32 hex digits."""
-    return hashlib.sha256(json.dumps([prompt, *sorted((chosen, rejected))]).encode()).hexdigest()[
-        :32
-    ]
+    return _name(*(np.asarray(ids, dtype="<i4") for ids in (prompt, chosen, rejected)))
+
+
+def content_keys(dataset: Dataset) -> list[str]:
+    """The `content_key` of every row of tokenised pairs."""
+    keys: list[str] = []
+    columns = list(TOKENS)[1:]
+    for batch in dataset.select_columns(columns).with_format("arrow").iter(1000):
+        lists = [batch[name].combine_chunks() for name in columns]
+        values = [column.values.to_numpy() for column in lists]
+        bounds = [column.offsets.to_pylist() for column in lists]
+        keys += [
+            _name(*(v[b[row] : b[row + 1]] for v, b in zip(values, bounds, strict=True)))
+            for row in range(len(batch))
+        ]
+    return keys
+
+
+def _name(prompt: npt.NDArray, chosen: npt.NDArray, rejected: npt.NDArray) -> str:
+    parts = [prompt.tobytes(), *sorted((chosen.tobytes(), rejected.tobytes()))]
+    sizes = np.array([len(part) for part in parts], dtype="<i8").tobytes()
+    return hashlib.sha256(sizes + b"".join(parts)).hexdigest()[:32]
+
+
+def _found(
+    file: TokenFile, max_length: int, actions: Mapping[str, Action]
+) -> tuple[dict[str, npt.NDArray[np.bool_]], npt.NDArray[np.bool_]]:
+    """[pairs] which pairs fall under each rule, and which remain."""
+    short = (kept_sizes(file.sizes, max_length) < file.sizes).any(0)
+    found, kept = {}, np.ones(len(file.refused), dtype=bool)
+    for rule, rows in zip(_RULES, (file.refused, short, _identical(file, max_length)), strict=True):
+        found[rule] = rows & kept  # a pair that is left out meets no later rule
+        if found[rule].any() and actions[rule] == "error":
+            first = file.note("pair_id").filter(found[rule])[0]
+            raise DataError(
+                f"{found[rule].sum():,} of {len(kept):,} pairs {_KINDS[rule]} (max_length is "
+                f"{max_length}; the first is {first})."
+            )
+        if actions[rule] == "drop":
+            kept &= ~found[rule]
+    return found, kept
+
+
+def _identical(file: TokenFile, max_length: int) -> npt.NDArray[np.bool_]:
+    """[pairs] whether both answers have the same tokens after truncation."""
+    _, chosen, rejected = kept_sizes(file.sizes, max_length)
+    common = pc.fill_null(file.note("common"), 0).to_numpy()
+    return (chosen == rejected) & (common >= chosen) & ~file.refused
+
+
+def _findings(
+    file: TokenFile,
+    found: Mapping[str, npt.NDArray[np.bool_]],
+    actions: Mapping[str, Action],
+    max_length: int,
+) -> pa.Table:
+    whole, left = file.sizes.sum(0), kept_sizes(file.sizes, max_length).sum(0)
+    tables = []
+    for rule, rows in found.items():
+        if rule == "template-refused":
+            reasons = file.note("refused").filter(rows).to_pylist()
+        elif rule == "truncated":
+            sizes = zip(whole[rows].tolist(), left[rows].tolist(), strict=True)
+            reasons = [f"{all_:,} tokens, {all_ - kept:,} of them lost" for all_, kept in sizes]
+        else:
+            reasons = ["both answers have the same tokens"] * int(rows.sum())
+        columns = {"pair_id": file.note("pair_id").filter(rows), "reason": reasons}
+        columns |= {"rule": [rule] * len(reasons), "action": [actions[rule]] * len(reasons)}
+        columns |= {"file": pa.nulls(len(reasons)), "row": pa.nulls(len(reasons))}
+        tables.append(pa.table([columns[name] for name in FINDINGS.names], FINDINGS.names))
+    return pa.concat_tables([table.cast(FINDINGS) for table in tables])
+
+
+def _marked(
+    pairs: Pairs,
+    found: Mapping[str, npt.NDArray[np.bool_]],
+    kept: npt.NDArray[np.bool_],
+    actions: Mapping[str, Action],
+    findings: pa.Table,
+) -> Pairs:
+    # What an earlier call found at another max_length no longer holds.
+    stale = pc.is_in(pairs.findings["rule"], pa.array(_RULES))
+    earlier = pairs.findings.filter(
+        pc.invert(pc.and_(stale, pc.equal(pairs.findings["action"], "keep")))
+    )
+    findings = pa.concat_tables([earlier, findings])
+    before = pairs.dataset.select_columns(["marks"]).with_format("arrow")[:]["marks"].to_pylist()
+    marks = [[mark for mark in row or [] if mark not in _RULES] for row in before]
+    for rule, rows in found.items():
+        for row in np.flatnonzero(rows) if actions[rule] == "keep" else ():
+            marks[row].append(rule)
+    dataset, path = pairs.dataset, pairs.path
+    if marks != [row or [] for row in before]:
+        # The other columns stay mapped to their file.
+        dataset = dataset.remove_columns("marks").add_column(
+            "marks", marks, new_fingerprint=uuid.uuid4().hex, feature=FEATURES["marks"]
+        )
+        dataset, path = dataset.select_columns(list(FEATURES)), None
+    if not kept.all():
+        dataset, path = dataset.select(np.flatnonzero(kept)), None
+    return replace(pairs, dataset=dataset, findings=findings, path=path)
+
+
+def _flips(pairs: Pairs) -> npt.NDArray[np.bool_]:
+    column = pairs.dataset.select_columns(["flipped"]).with_format("arrow")[:]["flipped"]
+    return column.to_numpy().astype(bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from plc_core.engine.logprobs import pair_logps
 from plc_core.engine.objective_state import CarriesObjective
+from plc_core.engine.order import WarmFirst
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.visits import VisitRecorder
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
@@ -32,6 +33,7 @@ class PreferenceTrainer(CarriesObjective):
         objective: what a pair is worth.
         shadow: routes the margin beside an objective that has no router; None where it has one.
         recorder: takes the visits.
+        warm: whether each pair is visited before the others in the first epoch.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class PreferenceTrainer(CarriesObjective):
         objective: Objective,
         shadow: Router | None,
         recorder: VisitRecorder,
+        warm: Sequence[bool] = (),
     ) -> None:
+        self._warm = warm
         # The collator reads columns that no model's forward knows.
         args.remove_unused_columns = False
         # The row of metrics of a step is completed when the step is logged.
@@ -60,6 +64,11 @@ class PreferenceTrainer(CarriesObjective):
         self.recorder = recorder
         self.carry(objective, shadow)
         self.add_callback(_Records(self))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if any(self._warm):
+            return WarmFirst(self._warm, self.args.seed)
+        return super()._get_train_sampler(train_dataset)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

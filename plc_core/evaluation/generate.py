@@ -15,9 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.data.world.prompts import held_out_prompts
-from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.logprobs import response_logps
-from plc_core.engine.models import disable_dropout, load_policy, model_identity
+from plc_core.engine.models import load_policy, model_identity
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
@@ -55,18 +55,6 @@ def generate_world(run: Run, count: int) -> pd.DataFrame:
             pa.Table.from_pandas(generations, preserve_index=False),
         )
     return generations
-
-
-def load_trained(run: Run) -> PreTrainedModel | PeftModel:
-    """The policy of the run's last checkpoint."""
-    config = run.info["config"]
-    checkpoint = trained_checkpoint(run)
-    if not (checkpoint / "adapter_config.json").exists():
-        return load_policy(str(checkpoint.resolve()))[0]
-    base, _ = load_policy(config["model"])
-    adapted = PeftModel.from_pretrained(base, checkpoint)
-    disable_dropout(adapted)
-    return adapted
 
 
 def _reference_responses(

@@ -12,6 +12,7 @@ from plc_core.analysis.figures.audit import (
     tie_selectivity,
 )
 from plc_core.analysis.figures.objectives import objective_curves
+from plc_core.analysis.figures.pairs import length_differences
 from plc_core.analysis.figures.rewards import reward_against_kl
 from plc_core.analysis.figures.style import RUN_COLOURS, STATE_COLOURS
 from plc_core.analysis.figures.training import pair_trajectory, q_against_z, training_curves
@@ -21,6 +22,7 @@ __all__ = [
     "STATE_COLOURS",
     "flip_distribution",
     "flip_reliability",
+    "length_differences",
     "objective_curves",
     "pair_trajectory",
     "q_against_z",

@@ -11,7 +11,11 @@ STATE_COLOURS = {"clean": "#0072B2", "flip": "#D55E00", "tie": "#009E73"}
 """The three states' colours everywhere in app and notebooks (Okabe and Ito's colour-blind safe
 blue, vermillion and bluish green; each keeps a contrast of 3:1 on white and on near-black)."""
 
-GROUP_COLOURS = STATE_COLOURS | {"unmarked": "#0072B2", "marked": "#D55E00"}
+GROUP_COLOURS = STATE_COLOURS | {
+    "unmarked": STATE_COLOURS["clean"],
+    "marked": STATE_COLOURS["flip"],
+    "injected tie": STATE_COLOURS["tie"],
+}
 
 RUN_COLOURS = (
     "#7B61C4",

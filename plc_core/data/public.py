@@ -1,0 +1,120 @@
+"""Public datasets of the Hugging Face hub, at pinned revisions, or local copies of their files."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plc_core.data.folders import SourceFile
+from plc_core.data.pairs import DataError
+
+
+@dataclass(frozen=True)
+class PublicDataset:
+    """A dataset of the Hugging Face hub, and its files with pairs; data/README.md has more.
+
+    Attributes:
+        repository: its name on the hub.
+        revision: the commit that is read unless another is asked for.
+        files: patterns of the files of each split.
+        sample: a fixed number of pairs, the same for everybody; None keeps all.
+    """
+
+    repository: str
+    revision: str
+    files: Mapping[str, tuple[str, ...]]
+    sample: int | None = None
+
+
+_HH = ("harmless-base", "helpful-base", "helpful-online", "helpful-rejection-sampled")
+_NECTAR = PublicDataset(
+    "berkeley-nest/Nectar",
+    "3c6b4c47fa1cc38869f9f32dce1699f7abad8b06",
+    {"train": ("data/*.parquet",)},
+)
+DATASETS: dict[str, PublicDataset] = {
+    "ultrafeedback": PublicDataset(
+        "HuggingFaceH4/ultrafeedback_binarized",
+        "3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
+        {"train": ("data/train_prefs-*.parquet",), "test": ("data/test_prefs-*.parquet",)},
+    ),
+    "hh-rlhf": PublicDataset(
+        "Anthropic/hh-rlhf",
+        "09be8c5bbc57cb3887f3a9732ad6aa7ec602a1fa",
+        {split: tuple(f"{part}/{split}.jsonl*" for part in _HH) for split in ("train", "test")},
+    ),
+    "hh-golden": PublicDataset(
+        "Unified-Language-Model-Alignment/Anthropic_HH_Golden",
+        "main",
+        {split: (f"hh_golden/{split}.jsonl*",) for split in ("train", "test")},
+    ),
+    "nectar": _NECTAR,
+    "nectar-60k": PublicDataset(_NECTAR.repository, _NECTAR.revision, _NECTAR.files, 60_000),
+    "orpo-mix-40k": PublicDataset(
+        "mlabonne/orpo-dpo-mix-40k",
+        "0f72511202b8f093e9be60e1683d84b046062e36",
+        {"train": ("data/train-*.parquet",)},
+    ),
+    "multipref": PublicDataset(
+        "allenai/multipref",
+        "12910233a0238a997ebe425656e9dfed7b0ff031",
+        {"train": ("data/train-*.parquet",)},
+    ),
+}
+
+
+def public_files(
+    name: str, public: PublicDataset, split: str, files: Path | str | None, revision: str | None
+) -> tuple[list[SourceFile], dict[str, Any]]:
+    """The files of a split of a public dataset, and what is recorded of where they are from.
+
+    Raises:
+        DataError: where the dataset has no such split, or the files are not to be had.
+    """
+    patterns = public.files.get(split)
+    if patterns is None:
+        raise DataError(f"{name!r} has the splits {', '.join(public.files)}, not {split!r}.")
+    origin: dict[str, Any] = {"repository": public.repository}
+    if files is None:
+        folder = _downloaded(public, revision or public.revision, patterns)
+        origin["revision"] = folder.name
+    else:
+        folder = Path(files).expanduser()
+        origin["revision"] = revision or "a local copy"
+        if folder.is_file():
+            return [SourceFile(folder, folder.name, split)], origin
+        if not folder.is_dir():
+            raise DataError(f"There is no file or folder of {name!r} at {folder}.")
+    inside = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = [
+        SourceFile(path, path.relative_to(folder).as_posix(), split)
+        for path in inside
+        if any(fnmatch.fnmatch(path.relative_to(folder).as_posix(), p) for p in patterns)
+    ]
+    if not found:
+        raise DataError(f"{folder} has none of {', '.join(patterns)}, the files of {name!r}.")
+    return found, origin
+
+
+def _downloaded(public: PublicDataset, revision: str, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(
+            snapshot_download(
+                public.repository,
+                repo_type="dataset",
+                revision=revision,
+                allow_patterns=list(patterns),
+            )
+        )
+    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        raise DataError(
+            f"{public.repository} at revision {revision} could not be read from the hub "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Where "
+            "the hub cannot be reached, give a local copy of its files with files=…"
+        ) from None

@@ -1,0 +1,106 @@
+"""The rules of validation: what is looked for, and what is done where it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+Action: TypeAlias = Literal["keep", "drop", "error"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is looked for, and what is done with a row where it is found.
+
+    keep: the pair stays and carries the rule's name in `marks`; drop: the row is left out and
+    listed; error: nothing is read. A rule without `can_keep` finds rows that are no pairs.
+    """
+
+    meaning: str
+    action: Action
+    can_keep: bool = True
+
+
+# In the order in which they are applied: a row that is dropped meets no later rule.
+RULES: dict[str, Rule] = {
+    "wrong-type": Rule("a field holds something else than it should", "drop", False),
+    "missing-answer": Rule("an answer is null or missing", "drop", False),
+    "empty-answer": Rule("an answer is an empty text", "drop", False),
+    "blank-answer": Rule("an answer is white space or invisible characters only", "drop", False),
+    "no-answer": Rule("the last turn of a dialogue is not the assistant's", "drop", False),
+    "unsupported-turn": Rule("a turn is of a tool, or holds more than text", "drop", False),
+    "no-prompt": Rule(
+        "the prompt is missing or empty, or does not end with the user", "drop", False
+    ),
+    "two-prompts": Rule("the answers continue different dialogues", "drop", False),
+    "not-unicode": Rule("a lone surrogate, which no file in UTF-8 can hold", "drop", False),
+    "unknown-vote": Rule("a vote is not among those that are known", "error", False),
+    "identical": Rule("both answers are the same text: a tie that trains nothing", "drop"),
+    "nearly-identical": Rule(
+        "both answers are the same but for line ends, Unicode form and outer white space", "keep"
+    ),
+    "prefix": Rule("one answer is the beginning of the other", "keep"),
+    "repeats-prompt": Rule("both answers begin with the text of the prompt", "keep"),
+    "equal-scores": Rule("both answers have the same score: a tie by the scores", "keep"),
+    "inverted-scores": Rule("the chosen answer has the lower score", "keep"),
+    "ten-was-one": Rule(
+        "a score of 10 that may be UltraFeedback's 1, misread by its release", "keep"
+    ),
+    "ratings-disagree": Rule("the mean of the ratings contradicts the scores", "keep"),
+    "tied-votes": Rule("as many votes for either answer: the orientation is random", "keep"),
+    "prompt-differs": Rule("the prompt is no turn of the dialogue, which is used instead", "keep"),
+    "inferred-prompt": Rule("there is no prompt field: it was read from the answers", "keep"),
+    "contaminated-exact": Rule("the prompt is one of the evaluation prompts", "keep"),
+    "contaminated-ngram": Rule("the prompt shares long runs of words with one of them", "keep"),
+    "duplicate": Rule("the same pair was read before", "drop"),
+    "near-duplicate": Rule(
+        "as a pair read before, but for line ends, Unicode form and outer white space", "keep"
+    ),
+    "contradiction": Rule("the same answers occur the other way round", "keep"),
+    "cycle": Rule("the preferences under one prompt form a cycle of three or more", "keep"),
+    "split-leak": Rule("the prompt occurs in more than one split", "keep"),
+    "other-split": Rule("the row is of a split that was not asked for", "drop"),
+    "not-sampled": Rule("the row is not in the sample that was asked for", "drop"),
+    "template-refused": Rule("the model's chat template cannot render the pair", "drop", False),
+    "truncated": Rule("the pair is longer than max_length and lost tokens", "keep"),
+    "identical-tokens": Rule("both answers have the same tokens: the pair trains nothing", "keep"),
+}
+
+FINDINGS = pa.schema(
+    {
+        "rule": pa.string(),
+        "action": pa.string(),  # keep or drop
+        "file": pa.string(),
+        "row": pa.int64(),  # number in its file, from 1
+        "pair_id": pa.string(),  # null where the row is no pair
+        "reason": pa.string(),
+    }
+)
+
+
+def chosen_actions(changes: Mapping[str, str]) -> dict[str, Action]:
+    """The action of every rule, with the caller's changes.
+
+    Raises:
+        ValueError: for an unknown rule or action, or one that the rule cannot take.
+    """
+    actions = {name: rule.action for name, rule in RULES.items()}
+    for name, action in changes.items():
+        if name not in RULES:
+            raise ValueError(f"There is no rule {name!r}; the rules are {', '.join(RULES)}.")
+        possible = ("keep", "drop", "error") if RULES[name].can_keep else ("drop", "error")
+        if action not in possible:
+            raise ValueError(f"The rule {name!r} can {', '.join(possible)}, not {action!r}.")
+        actions[name] = action  # type: ignore[assignment]
+    return actions
+
+
+class RowError(Exception):
+    """Why a row is no pair: the rule of `RULES` and the reason."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule

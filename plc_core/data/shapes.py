@@ -1,0 +1,119 @@
+"""Rows of public datasets that are not pairs yet: rankings and votes become chosen and rejected."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plc_core.data.pairs import DataError
+from plc_core.data.rules import RowError
+from plc_core.data.votes import parse_vote
+
+_ANNOTATIONS = ("normal_worker_annotations", "expert_worker_annotations")
+
+
+def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the fields prompt, chosen and rejected, whatever shape it came in.
+
+    Nectar's rankings, MultiPref's annotated comparisons, and comparisons of response_a and
+    response_b by votes of a, b or tie are recognised by their fields; other rows stay as they are.
+
+    Raises:
+        RowError: for a ranking without two ranks, or a vote that is not known.
+    """
+    if "chosen" in row or "rejected" in row:
+        return row
+    if isinstance(row.get("answers"), list):
+        return _from_ranking(row)
+    if "completion_a" in row and "completion_b" in row:
+        return _from_multipref(row)
+    if "response_a" in row and "response_b" in row:
+        rest = {k: v for k, v in row.items() if k not in ("response_a", "response_b", "votes")}
+        votes = row.get("votes")
+        if not isinstance(votes, Sequence) or isinstance(votes, str):
+            raise RowError("wrong-type", "votes is not a list")
+        return _from_votes(rest, row["response_a"], row["response_b"], votes)
+    return row
+
+
+def _from_ranking(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Nectar: the best of the ranked answers against one of the lower ones.
+
+    Which one is the same for everybody: the SHA-256 of the prompt, modulo their number, in order
+    of rank. The score is the negative rank, so that more is better.
+    """
+    answers = [_ranked(answer, n) for n, answer in enumerate(row["answers"], start=1)]
+    answers.sort(key=lambda answer: answer[0])
+    # Nectar repeats an answer where it had fewer than seven.
+    lower = [a for a in answers if a[0] > answers[0][0] and a[1] != answers[0][1]]
+    if not lower:
+        raise RowError("wrong-type", "answers does not hold two texts of different rank")
+    prompt = row.get("prompt")
+    rank, text, model = lower[_hash(prompt) % len(lower)]
+    return {
+        **{name: value for name, value in row.items() if name != "answers"},
+        "chosen": answers[0][1],
+        "rejected": text,
+        "score_chosen": -answers[0][0],
+        "score_rejected": -rank,
+        "model_chosen": answers[0][2],
+        "model_rejected": model,
+    }
+
+
+def _ranked(answer: Any, number: int) -> tuple[float, Any, Any]:
+    rank = answer.get("rank") if isinstance(answer, Mapping) else None
+    if isinstance(rank, bool) or not isinstance(rank, (int, float)) or rank != rank:
+        raise RowError("wrong-type", f"answer {number} has no rank that is a number")
+    return float(rank), answer.get("answer"), answer.get("model")
+
+
+def _from_multipref(row: Mapping[str, Any]) -> dict[str, Any]:
+    votes = []
+    for name in _ANNOTATIONS:
+        annotations = row.get(name)
+        for annotation in annotations if annotations is not None else ():
+            vote = annotation.get("overall_pref") if isinstance(annotation, Mapping) else None
+            votes.append(vote)
+    used = {"completion_a", "completion_b", "text", "model_a", "model_b"}
+    rest = {name: value for name, value in row.items() if name not in used}
+    rest["prompt"] = row.get("text")
+    models = row.get("model_a"), row.get("model_b")
+    return _from_votes(rest, row["completion_a"], row["completion_b"], votes, models)
+
+
+def _from_votes(
+    rest: Mapping[str, Any],
+    a: Any,
+    b: Any,
+    votes: Sequence[Any],
+    models: tuple[Any, Any] | None = None,
+) -> dict[str, Any]:
+    """The answer with more votes is chosen; level votes are oriented by a hash of the texts."""
+    try:
+        sides = [parse_vote(vote) for vote in votes]
+    except DataError as error:
+        raise RowError("unknown-vote", str(error).rstrip(".")) from None
+    lead = sides.count("a") - sides.count("b")
+    # Neither the order in the file nor a generator's state decides: the same for everybody.
+    prefers_b = lead < 0 or (
+        lead == 0 and _hash([rest.get("prompt"), b]) < _hash([rest.get("prompt"), a])
+    )
+    chosen, rejected = (b, a) if prefers_b else (a, b)
+    winner = "b" if prefers_b else "a"
+    row = {
+        **rest,
+        "chosen": chosen,
+        "rejected": rejected,
+        "votes": ["tie" if s == "tie" else "chosen" if s == winner else "rejected" for s in sides],
+    }
+    if models is not None:
+        row["model_chosen"], row["model_rejected"] = models[::-1] if prefers_b else models
+    return row
+
+
+def _hash(value: Any) -> int:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -1,0 +1,58 @@
+"""Margins of a trained policy over pairs it need not have been trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from plc_core.data import Pairs
+from plc_core.data.corruption.flips import reverse
+from plc_core.engine.checkpoints import load_trained
+from plc_core.engine.logprobs import autocast, pair_logps
+from plc_core.engine.models import load_policy
+from plc_core.engine.packing import PairCollator
+from plc_core.engine.reference import with_reference
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.files import cache_dir
+from plc_core.progress import Progress
+from plc_core.runs import Run
+
+
+@torch.no_grad()
+def final_margins(
+    run: Run, pairs: Pairs, tokenizer: PreTrainedTokenizerBase, progress: Progress
+) -> pd.Series:
+    """The margin of each pair under a run's trained policy against its own start, by pair id.
+
+    In nats, as beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)] (eq. mseq), of the answer
+    that was read as chosen, whichever is observed as chosen now. Pairs that the chat template
+    refuses have none.
+
+    Raises:
+        RunError: where the run has no trained policy.
+    """
+    config = run.info["config"]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    trained: Any = load_trained(run)
+    reference: Any = load_policy(config["model"])[0]
+    trained.to(device).eval()
+    reference.to(device)
+    collator = PairCollator(config["row_tokens"])
+    bf16 = config["precision"] == "bf16"
+    size = config["pairs_per_forward"]
+    as_read = pairs.map(lambda batch, _: reverse(batch, batch["flipped"].to_numpy()))
+    tokens = tokenize_pairs(as_read, tokenizer, config["max_length"], progress=progress).dataset
+    tokens, _ = with_reference(tokens, reference, cache_dir(), collator, size, bf16, progress)
+    margins: list[float] = []
+    with progress.phase("margins", len(tokens)) as advance, autocast(device, bf16):
+        for start in range(0, len(tokens), size):
+            rows = [tokens[i] for i in range(start, min(start + size, len(tokens)))]
+            batch = {name: value.to(device) for name, value in collator(rows).items()}
+            chosen, rejected = pair_logps(trained, batch)
+            ratio = torch.stack([chosen, rejected], 1) - batch["reference"]
+            margins += (config["beta"] * (ratio[:, 0] - ratio[:, 1])).tolist()
+            advance(len(rows))
+    return pd.Series(margins, index=tokens["pair_id"][:])

@@ -1,0 +1,196 @@
+"""Token ids of pairs on disk: whole, as the pairs were read, and made once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import tokenizers
+import transformers
+from datasets import Dataset, Features, List, Value
+from transformers import PreTrainedTokenizerBase
+
+from plc_core.data import Pairs
+from plc_core.data.storage import read_batches, write_batches
+from plc_core.engine.encoding import Conversation, Encoded, PairIds, encode_all
+from plc_core.engine.templates import ChatFormat, chat_format, probe
+from plc_core.files import RunError, cache_dir, exclusive, read_json, replacing, write_json
+from plc_core.progress import Progress
+
+TOKENS = Features(
+    {"pair_id": Value("string")}
+    | {name: List(Value("int32")) for name in ("prompt_ids", "chosen_ids", "rejected_ids")}
+)
+"""Columns of tokenised pairs; an answer's ids end with its terminator."""
+
+_NOTES = {
+    "common": Value("int32"),  # tokens with which both answers begin
+    "folded": Value("bool"),
+    "rewritten": Value("bool"),
+    "own": Value("bool"),
+    "refused": Value("string"),  # why there are no tokens, else null
+}
+_SCHEMA: pa.Schema = Features(dict(TOKENS) | _NOTES).arrow_schema
+_VERSION = 1
+"""Of this code: to be raised with every change of the tokens that it gives."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """An Arrow stream with one row for each pair: `TOKENS`, and notes on how they were made.
+
+    The rows are in the order of the pairs and in the orientation in which these were read.
+    """
+
+    path: Path
+
+    @cached_property
+    def _notes(self) -> pa.Table:
+        # Read, not mapped into memory, where every page that is touched counts as resident; and
+        # copied, as a column of a batch keeps the whole batch.
+        tables = []
+        for batch in read_batches(self.path):
+            columns = {name: batch[name] for name in ["pair_id", *_NOTES]}
+            for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
+                columns[name] = pc.fill_null(pc.list_value_length(batch[name]), 0)
+            tables.append(pa.table(columns).take(np.arange(batch.num_rows)))
+        return pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
+
+    def note(self, name: str) -> pa.ChunkedArray:
+        """One of the notes, or the pairs' ids."""
+        return self._notes[name]
+
+    @cached_property
+    def refused(self) -> npt.NDArray[np.bool_]:
+        """[pairs] whether the template or the tokenizer refused the pair."""
+        return pc.is_valid(self.note("refused")).to_numpy()
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """[3, pairs] tokens of prompt, chosen and rejected; 0 for a refused pair."""
+        names = [f"{part}_ids" for part in ("prompt", "chosen", "rejected")]
+        if not len(self._notes):
+            return np.zeros((3, 0), dtype=np.int64)
+        return np.stack([self.note(name).to_numpy() for name in names]).astype(np.int64)
+
+    def dataset(self) -> Dataset:
+        """All rows as they are, mapped."""
+        return Dataset.from_file(str(self.path)).select_columns(list(TOKENS))
+
+
+def token_file(
+    pairs: Pairs, tokenizer: PreTrainedTokenizerBase, progress: Progress | None = None
+) -> TokenFile:
+    """The tokens of `pairs`, from the cache folder or made now.
+
+    They are kept by the ids of the pairs, which name what was read, by all that the tokenizer is,
+    and by the version of this code. A file that is damaged, or was cut off, is made again.
+    """
+    chat = chat_format(tokenizer)
+    path = cache_dir() / "tokens" / f"{_key(pairs, chat)}.arrow"
+    # Another process that needs the same waits here, and then finds it.
+    with exclusive(path):
+        if not _whole(path, len(pairs)):
+            with replacing(path) as temporary:
+                rows = write_batches(
+                    temporary, _SCHEMA, _batches(pairs, chat, progress or Progress())
+                )
+            write_json(_seal(path), {"rows": rows, "crc32": _checksum(path)})
+    return TokenFile(path)
+
+
+def _batches(pairs: Pairs, chat: ChatFormat, progress: Progress) -> Iterator[pa.RecordBatch]:
+    ids: list[list[str]] = []
+    folded: list[list[bool]] = []
+
+    def conversations() -> Iterator[list[Conversation]]:
+        for batch in pairs.batches(["pair_id", "prompt", "chosen", "rejected", "flipped"]):
+            ids.append(batch["pair_id"].to_pylist())
+            flips, one, other = batch["flipped"], batch["chosen"], batch["rejected"]
+            rows = zip(
+                batch["prompt"].to_pylist(),
+                pc.if_else(flips, other, one).to_pylist(),
+                pc.if_else(flips, one, other).to_pylist(),
+                strict=True,
+            )
+            read = [Conversation(*row) for row in rows]
+            folded.append([chat.folds(pair.turns) for pair in read])
+            yield read
+
+    with progress.phase("tokens", len(pairs)) as advance:
+        for encoded in encode_all(chat, conversations()):
+            yield _batch(ids.pop(0), folded.pop(0), encoded)
+            advance(len(encoded))
+
+
+def _batch(ids: list[str], folded: list[bool], encoded: list[Encoded]) -> pa.RecordBatch:
+    made = [pair if isinstance(pair, PairIds) else None for pair in encoded]
+    columns = {
+        "pair_id": ids,
+        "prompt_ids": [pair and pair.prompt for pair in made],
+        "chosen_ids": [pair and pair.chosen for pair in made],
+        "rejected_ids": [pair and pair.rejected for pair in made],
+        "common": [pair and _common(pair.chosen, pair.rejected) for pair in made],
+        "folded": [pair is not None and fold for pair, fold in zip(made, folded, strict=True)],
+        "rewritten": [pair is not None and pair.rewritten for pair in made],
+        "own": [pair is not None and pair.own for pair in made],
+        "refused": [None if isinstance(pair, PairIds) else str(pair) for pair in encoded],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in _SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _key(pairs: Pairs, chat: ChatFormat) -> str:
+    digest = hashlib.sha256()
+    tokenizer = chat.tokenizer
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()  # left over from the last call, and without a bearing on these
+        backend.no_padding()
+        digest.update(backend.to_str().encode())
+    else:
+        digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
+    parts = [
+        _VERSION, tokenizers.__version__, transformers.__version__, type(tokenizer).__qualname__,
+        str(tokenizer.special_tokens_map), tokenizer.get_chat_template(),
+        tokenizer.split_special_tokens, chat.special.pattern,
+        probe(tokenizer),  # some templates write the date
+    ]  # fmt: skip
+    digest.update(json.dumps(parts).encode())
+    for batch in pairs.dataset.select_columns(["pair_id"]).with_format("arrow").iter(10_000):
+        digest.update("\n".join(batch["pair_id"].to_pylist()).encode() + b"\n")
+    return digest.hexdigest()[:32]
+
+
+def _seal(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _whole(path: Path, rows: int) -> bool:
+    with contextlib.suppress(RunError, OSError):
+        seal = read_json(_seal(path))
+        return seal == {"rows": rows, "crc32": _checksum(path)}
+    return False
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(2**22):
+            value = zlib.crc32(block, value)
+    return value

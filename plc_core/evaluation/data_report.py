@@ -1,0 +1,78 @@
+"""What pairs look like before anything is trained on them."""
+
+from __future__ import annotations
+
+import pandas as pd
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
+
+from plc_core.data import Pairs
+from plc_core.engine.config import DataConfig
+from plc_core.engine.models import load_tokenizer
+from plc_core.engine.training_pairs import read_pairs
+from plc_core.files import project_path
+from plc_core.progress import Progress
+from plc_core.runs import Run, create_run
+
+
+class DataReportConfig(DataConfig):
+    """The parameters of `notebooks/data.ipynb`."""
+
+    name: str  # name of the report's folder
+    runs_dir: str = "runs"
+    lengths: list[int] = Field([256, 512, 1024, 2048], min_length=1)  # tokens to cut pairs to
+
+
+def open_data_report(config: DataReportConfig) -> Run:
+    """The report's own folder; an older one of this name is replaced."""
+    info = {"kind": "analysis", "config": config.model_dump()}
+    return create_run(project_path(config.runs_dir), config.name, info)
+
+
+def read_for_report(config: DataReportConfig, run: Run) -> tuple[Pairs, PreTrainedTokenizerBase]:
+    """The pairs and the model's tokenizer; what validation found is kept in the report's folder."""
+    pairs = read_pairs(config, Progress(run))
+    run.write_findings(pairs.findings)
+    run.update_info(data={"origin": pairs.origin, "fingerprint": pairs.fingerprint})
+    return pairs, load_tokenizer(config.model)
+
+
+def answer_sizes(pairs: Pairs) -> pd.DataFrame:
+    """One row a pair: source, characters of either answer, and the score gap, NaN without one."""
+    frames = []
+    for batch in pairs.batches(["source", "chosen", "rejected", "score_chosen", "score_rejected"]):
+        frame = batch.to_pandas()
+        frames.append(
+            pd.DataFrame(
+                {
+                    "source": frame["source"],
+                    "chosen": frame["chosen"].str.len(),
+                    "rejected": frame["rejected"].str.len(),
+                    "gap": frame["score_chosen"].astype("float64") - frame["score_rejected"],
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def length_bias(sizes: pd.DataFrame) -> pd.DataFrame:
+    """By source: pairs, share whose chosen answer is longer, median lengths, share of equal scores.
+
+    `sizes` is the table of `answer_sizes`. Where one side is longer nearly always, a policy can
+    learn length in place of preference.
+    """
+    table = sizes.assign(
+        longer=sizes["chosen"] > sizes["rejected"],
+        tied=(sizes["gap"] == 0).where(sizes["gap"].notna()).astype("float64"),
+    )
+    return (
+        table.groupby("source")
+        .agg(
+            pairs=("longer", "size"),
+            chosen_longer=("longer", "mean"),
+            median_chosen=("chosen", "median"),
+            median_rejected=("rejected", "median"),
+            equal_scores=("tied", "mean"),
+        )
+        .reset_index()
+    )
