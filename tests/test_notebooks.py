@@ -23,7 +23,7 @@ from plc_core.runs import open_run
 from tests.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-TRAIN, DEMO = (ROOT / "notebooks" / f"{name}.ipynb" for name in ("01_train", "demo"))
+TRAIN, DEMO, PAIRS = (ROOT / "notebooks" / f"{name}.ipynb" for name in ("01_train", "demo", "data"))
 TINY = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 8}
 
 
@@ -80,6 +80,25 @@ def test_a_batch_leaves_run_notebook_and_report(executed):
     notebook = run.path / "notebook.ipynb"
     assert notebook.stat().st_size < 2_000_000
     assert not (executed / "01_train.ipynb").exists()
+
+
+def test_the_report_of_pairs_says_what_became_of_every_row(tmp_path):
+    prompt = "cook soup . cover chop , boil . skip bake ."
+    rows = [
+        {"prompt": prompt, "chosen": "then chop it .", "rejected": f"{'well , ' * n}then boil it ."}
+        for n in range(6)
+    ]
+    rows += [{"prompt": prompt, "chosen": "", "rejected": "<b>so</b>"}, rows[0]]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    values = {"name": "pairs", "runs_dir": str(tmp_path), "data": str(tmp_path / "pairs.jsonl"),
+              "lengths": [24, 64]}  # fmt: skip
+    run_notebook(PAIRS, values)
+    report = (tmp_path / "pairs" / "report.html").read_text()
+    assert "8 rows read: 6 pairs kept, 2 rows left out" in report
+    assert "median_chosen" in report
+    assert report.count("Plotly.newPlot(") == 1
+    findings = open_run(tmp_path / "pairs").findings()
+    assert sorted(findings["rule"]) == ["duplicate", "empty-answer"]
 
 
 REPORT = {"runs": ["dpo", "plc"], "baseline": "dpo", "control": None, "spotlight": "plc"}

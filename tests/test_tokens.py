@@ -326,8 +326,8 @@ def test_pairs_that_the_template_refuses_are_listed_and_the_others_remain():
 def test_answers_that_the_template_rewrites_are_one_sentence(template, rewritten):
     rows = [row(f"Say {i}", "Hello", end) for i, end in enumerate(("again", " there ", "x"))]
     tokens = tokens_of(rows, qwen(template))
-    assert tokens.counts["rewritten"] == rewritten
-    assert len(tokens.kinds["rewritten"]) == rewritten
+    assert tokens.counts["template-rewritten"] == rewritten
+    assert len(tokens.kinds["template-rewritten"]) == rewritten
     assert len(tokens.sentences()) == bool(rewritten)
 
 

@@ -65,6 +65,11 @@ RULES: dict[str, Rule] = {
     "other-split": Rule("the row is of a split that was not asked for", "drop"),
     "not-sampled": Rule("the row is not in the sample that was asked for", "drop"),
     "template-refused": Rule("the model's chat template cannot render the pair", "drop", False),
+    "template-rewritten": Rule(
+        "the chat template writes an answer otherwise than it is: it strips white space, adds or "
+        "drops reasoning",
+        "keep",
+    ),
     "truncated": Rule("the pair is longer than max_length and lost tokens", "keep"),
     "identical-tokens": Rule("both answers have the same tokens: the pair trains nothing", "keep"),
 }

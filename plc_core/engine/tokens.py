@@ -25,15 +25,19 @@ from plc_core.progress import Progress
 
 _KINDS = {
     "template-refused": "cannot be written by the chat template and are left out",
+    "template-rewritten": "have an answer that the chat template writes otherwise than it is: "
+    "white space cut off, reasoning added or dropped",
     "truncated": "are longer than max_length and lost tokens",
     "identical-tokens": "have the same tokens on both sides and train nothing",
     "folded": "have their system turn inside the user's: the chat template takes no system turn",
-    "rewritten": "have an answer that the chat template writes otherwise than it is: white space "
-    "cut off, reasoning added or dropped",
     "own": "have an answer whose tokens merge with what the chat template writes around it, so "
     "that the answer's own tokens are used",
 }
-_RULES = tuple(_KINDS)[:3]
+_RULES = tuple(_KINDS)[:4]
+_REASONS = {
+    "template-rewritten": "the chat template writes an answer otherwise than it is",
+    "identical-tokens": "both answers have the same tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,12 @@ class Tokens:
 
     Attributes:
         pairs: those that remain, with the marks and findings of the rules template-refused,
-            truncated and identical-tokens.
+            template-rewritten, truncated and identical-tokens.
         dataset: on disk: pair_id, prompt_ids, chosen_ids, rejected_ids, in the observed
             orientation; an answer's ids end with its terminator, unless it lost it to max_length.
         max_length: of a prompt with the longer of its answers, in tokens.
-        kinds: ids of the pairs to which something happened: the three rules, and folded,
-            rewritten and own, which `sentences` explains.
+        kinds: ids of the pairs to which something happened: the four rules, and folded
+            and own, which `sentences` explains.
         counts: pairs (that came in), each kind, tokens (that remain) and tokens_lost.
     """
 
@@ -93,8 +97,7 @@ def tokenize_pairs(
         pairs: any; where corruption swapped a label, the tokens are swapped too.
         tokenizer: with a chat template.
         max_length: at least 4.
-        actions: what is done under the rules template-refused, truncated and identical-tokens,
-            where it is not as in `plc_core.data.RULES`.
+        actions: what is done under those rules, where it is not as in `plc_core.data.RULES`.
         progress: shown while tokens are made.
 
     Raises:
@@ -117,7 +120,7 @@ def tokenize_pairs(
             "Is it the model for these pairs?"
         )
     found, kept = _found(file, max_length, decided)
-    noted = {name: file.note(name).to_numpy() for name in ("folded", "rewritten", "own")}
+    noted = {name: file.note(name).to_numpy() for name in ("folded", "own")}
     kinds = {kind: file.note("pair_id").filter(rows) for kind, rows in (found | noted).items()}
     left = int(kept_sizes(file.sizes, max_length)[:, kept].sum())
     lost = int(file.sizes[:, kept].sum()) - left
@@ -204,8 +207,10 @@ def _found(
 ) -> tuple[dict[str, npt.NDArray[np.bool_]], npt.NDArray[np.bool_]]:
     """[pairs] which pairs fall under each rule, and which remain."""
     short = (kept_sizes(file.sizes, max_length) < file.sizes).any(0)
+    rewritten = file.note("rewritten").to_numpy()
+    under = (file.refused, rewritten, short, _identical(file, max_length))
     found, kept = {}, np.ones(len(file.refused), dtype=bool)
-    for rule, rows in zip(_RULES, (file.refused, short, _identical(file, max_length)), strict=True):
+    for rule, rows in zip(_RULES, under, strict=True):
         found[rule] = rows & kept  # a pair that is left out meets no later rule
         if found[rule].any() and actions[rule] == "error":
             first = file.note("pair_id").filter(found[rule])[0]
@@ -240,7 +245,7 @@ def _findings(
             sizes = zip(whole[rows].tolist(), left[rows].tolist(), strict=True)
             reasons = [f"{all_:,} tokens, {all_ - kept:,} of them lost" for all_, kept in sizes]
         else:
-            reasons = ["both answers have the same tokens"] * int(rows.sum())
+            reasons = [_REASONS[rule]] * int(rows.sum())
         columns = {"pair_id": file.note("pair_id").filter(rows), "reason": reasons}
         columns |= {"rule": [rule] * len(reasons), "action": [actions[rule]] * len(reasons)}
         columns |= {"file": pa.nulls(len(reasons)), "row": pa.nulls(len(reasons))}
