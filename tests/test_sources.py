@@ -158,6 +158,7 @@ def test_an_array_longer_than_the_reader_s_pieces(tmp_path):
         ("a.json", b'[{"a": "\xff"}]', "line 1, byte 8 of it and 8 of the file: not utf-8"),
         ("a.csv", b'prompt,chosen,rejected\nx,"y,z\n', "after row 0: no CSV"),
         ("a.csv", b"prompt,chosen,rejected\nx,\xff,z\n", "line 2, byte 2 of it"),
+        ("a.csv", b"prompt,chosen\nx,y,z\n", "more cells than there are columns"),
         ("a.jsonl", gzip.compress(TEXT.encode() * 50)[:-9], "damaged"),
         ("a.jsonl", b"\x1f\x8b\x08garbage", "damaged"),
         ("a.jsonl", zstd(TEXT.encode() * 50)[:-9], "damaged"),

@@ -64,6 +64,10 @@ class Facts:
         """Number of each pair's split in `splits`."""
         return np.array(self._split, np.int64)
 
+    def split_of(self, number: int) -> int:
+        """The number of a pair's split in `splits`."""
+        return self._split[number]
+
     def place(self, number: int) -> str:
         """Where a pair was read, for a person."""
         file = f" of {self.files[self._file[number]]}" if len(self.files) > 1 else ""
@@ -97,9 +101,9 @@ def contradictions(facts: Facts, alive: Numbers) -> Found:
     }
     other = np.where(upwards, first[False][group], first[True][group])
     both = np.flatnonzero(other < len(members))
+    opposite = members[other[both]]
     return Found(
-        members[both],
-        lambda place: f"{facts.place(members[other[both[place]]])} prefers the other answer",
+        members[both], lambda place: f"{facts.place(opposite[place])} prefers the other answer"
     )
 
 
@@ -122,9 +126,10 @@ def cycles(facts: Facts, alive: Numbers) -> Found:
     within = np.flatnonzero(component[start] == component[end])
     length = _cycle_lengths(start[within].tolist(), end[within].tolist())
     on_cycle = np.flatnonzero(length >= 3)
+    length = length[on_cycle]
     return Found(
         members[within[on_cycle]],
-        lambda place: f"one of {length[on_cycle[place]]} preferences that form a cycle",
+        lambda place: f"one of {length[place]} preferences that form a cycle",
     )
 
 
@@ -138,13 +143,16 @@ def split_leaks(facts: Facts, alive: Numbers) -> Found:
     differs = split != split[first[prompt]]
     leaks = np.flatnonzero(np.bincount(prompt, differs)[prompt] > 0)
     other = _first_of_group(prompt, np.flatnonzero(differs), len(members))
-
-    def reason(place: int) -> str:
-        at = leaks[place]
-        elsewhere = first[prompt[at]] if differs[at] else other[prompt[at]]
-        return f"{facts.place(members[elsewhere])} has it in {facts.splits[split[elsewhere]]!r}"
-
-    return Found(members[leaks], reason)
+    # The first pair of the prompt in another split than the pair's own.
+    group = prompt[leaks]
+    elsewhere = members[np.where(differs[leaks], first[group], other[group])]
+    return Found(
+        members[leaks],
+        lambda place: (
+            f"{facts.place(elsewhere[place])} has it in "
+            f"{facts.splits[facts.split_of(elsewhere[place])]!r}"
+        ),
+    )
 
 
 def other_splits(facts: Facts, alive: Numbers, wanted: str | None) -> Found:
@@ -153,7 +161,7 @@ def other_splits(facts: Facts, alive: Numbers, wanted: str | None) -> Found:
     others = alive & (facts.split != number) if wanted is not None else np.zeros_like(alive)
     members = np.flatnonzero(others)
     return Found(
-        members, lambda place: f"its split is {facts.splits[facts.split[members[place]]]!r}"
+        members, lambda place: f"its split is {facts.splits[facts.split_of(members[place])]!r}"
     )
 
 
@@ -216,9 +224,8 @@ def _repeated(facts: Facts, alive: Numbers, keys: Numbers, reason: str) -> Found
     group = _groups(keys[members])
     first = _first_of_group(group, np.arange(len(members)), len(members))[group]
     again = np.flatnonzero(first < np.arange(len(members)))
-    return Found(
-        members[again], lambda place: reason.format(facts.place(members[first[again[place]]]))
-    )
+    before = members[first[again]]
+    return Found(members[again], lambda place: reason.format(facts.place(before[place])))
 
 
 def _cycle_lengths(start: list[int], end: list[int]) -> Numbers:

@@ -20,8 +20,7 @@ from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError, Pairs
 from plc_core.data.public import DATASETS, public_files
 from plc_core.data.rows import FIELDS
-from plc_core.data.rules import FINDINGS
-from plc_core.data.storage import read_batches
+from plc_core.data.storage import mapped_table
 from plc_core.data.validation import Options, RawRow, validated
 from plc_core.files import RunError, cache_dir, exclusive, read_json, write_json
 from plc_core.progress import Progress
@@ -154,10 +153,9 @@ def _read_cache(folder: Path) -> Pairs | None:
         if any((folder / name).stat().st_size != record["sizes"][name] for name in _ARROW):
             return None
         dataset = Dataset.from_file(str(folder / "pairs.arrow"))
-        batches = list(read_batches(folder / "findings.arrow"))
+        findings = mapped_table(folder / "findings.arrow")
     except (RunError, OSError, KeyError, TypeError, pa.ArrowException):
         return None
-    findings = pa.Table.from_batches(batches, FINDINGS)
     return Pairs(dataset, findings, record["rows_read"], record["origin"], folder / "pairs.arrow")
 
 
@@ -226,7 +224,8 @@ def _first_row(files: list[SourceFile], encoding: str) -> dict[str, Any]:
     for file in files:
         for _, value in rows_of_file(file.path, encoding):
             if value is not None:
-                return value if isinstance(value, dict) else {}
+                # A table's row with more cells than its header has them under no name.
+                return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
     return {}
 
 

@@ -42,6 +42,12 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(source)
 
 
+def mapped_table(path: Path) -> pa.Table:
+    """The whole of an Arrow stream, mapped into memory: pages are read when they are used."""
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_stream(source).read_all()
+
+
 @contextlib.contextmanager
 def scratch_file() -> Iterator[Path]:
     """A file in the cache that is gone at the end; who mapped it meanwhile keeps its bytes."""

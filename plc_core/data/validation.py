@@ -22,6 +22,7 @@ from plc_core.data.storage import (
     BATCH_BYTES,
     BATCH_ROWS,
     dataset_from_batches,
+    mapped_table,
     read_batches,
     scratch_file,
     write_batches,
@@ -111,7 +112,7 @@ def validated(
                 dataset = Dataset.from_file(str(path))
         if folder is not None:
             shutil.copyfile(found, folder / "findings.arrow")
-        findings = pa.Table.from_batches(read_batches(found), FINDINGS)
+        findings = mapped_table(found)
     return Pairs(dataset, findings, reading.rows, {"source": source}, path)
 
 
