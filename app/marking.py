@@ -67,16 +67,18 @@ def marked(chosen: str | None, rejected: str | None) -> Marked:
     unmarked = block(_plain(chosen)), block(_plain(rejected))
     lengths = [len((text or "").split()) for text in (chosen, rejected)]
     if not (chosen and rejected and min(lengths)):
-        return Marked(*unmarked, "Nothing is marked, as an answer is empty.")
+        return Marked(*unmarked, "No difference is highlighted, as an answer is empty.")
     if max(lengths) > MOST_WORDS:
-        return Marked(*unmarked, f"Nothing is marked in answers above {MOST_WORDS:,} words.")
+        return Marked(
+            *unmarked, f"No difference is highlighted in answers above {MOST_WORDS:,} words."
+        )
     left, right = _words_apart(chosen), _words_apart(rejected)
     matcher = SequenceMatcher(None, left[::2], right[::2], autojunk=False)
     if matcher.ratio() < LEAST_SHARED:
         return Marked(
             *unmarked,
-            f"Nothing is marked, as the answers share less than {100 * LEAST_SHARED:.0f} % of "
-            "their words at equal places.",
+            f"No difference is highlighted, as the answers share less than "
+            f"{100 * LEAST_SHARED:.0f} % of their words at equal places.",
         )
     same = matcher.get_matching_blocks()
     return Marked(

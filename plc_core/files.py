@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,15 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
     return content
+
+
+def checksum(path: Path) -> int:
+    """The CRC-32 of a file's bytes, which tells a file that was damaged; OSError if unreadable."""
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(2**22):
+            value = zlib.crc32(block, value)
+    return value
 
 
 def read_table(path: Path, columns: list[str] | None = None, filters: Any = None) -> pa.Table:

@@ -123,7 +123,7 @@ def _sentence(problem: Mapping[str, Any], known: Iterable[str]) -> str:
         return _unknown(name, known)
     if problem["type"] == "missing":
         return f"The parameter {name!r} is missing."
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if not name:
         return f"{message}."
     return f"The parameter {name!r} is {problem['input']!r}: {message[0].lower()}{message[1:]}."

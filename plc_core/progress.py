@@ -6,11 +6,14 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from plc_core.runs import Run
 from plc_core.status import BATCH_VARIABLE
+
+if TYPE_CHECKING:
+    from plc_core.runs import Run  # a room above this one
 
 SECONDS_BETWEEN_STATUS = 1.0
 """How often status.json is rewritten at most, while work goes on."""

@@ -93,14 +93,18 @@ def test_a_folder_is_read_whole_with_splits_by_name_and_rows_by_file(tmp_path):
     written(tmp_path / "helpful" / "test.jsonl.gz", gzip.compress(TEXT.encode()))
     written(tmp_path / "README.md", "no pairs")
     written(tmp_path / ".hidden.jsonl", "no pairs")
-    pairs = load_pairs(tmp_path, actions={"duplicate": "keep"})
-    assert pairs.rows_read == 10
+    written(tmp_path / "more.jsonl", TEXT)
+    pairs = load_pairs(tmp_path)
+    assert pairs.rows_read == 15
     assert pairs.dataset["split"][:] == ["test"] * 5 + ["train"] * 5
     report = pairs.report()
-    assert "row 1 of helpful/train.jsonl: the same pair as row 1 of helpful/test.jsonl.gz" in str(
-        report
-    )
+    # A pair twice in one split is a duplicate; in two splits it is a leak, and both are kept.
+    assert "row 1 of more.jsonl: the same pair as row 1 of helpful/train.jsonl" in str(report)
+    assert report.count("duplicate") == 5
     assert report.count("split-leak") == 10
+    assert len(set(pairs.dataset["pair_id"])) == 10
+    for split in ("train", "test"):
+        assert len(load_pairs(tmp_path, split=split)) == 5
 
 
 def test_messages_in_the_cells_of_a_table_are_read(tmp_path):
@@ -111,7 +115,7 @@ def test_messages_in_the_cells_of_a_table_are_read(tmp_path):
     pairs = load_pairs(written(tmp_path / "pairs.csv", frame.to_csv(index=False)))
     assert pairs.dataset[0]["chosen"] == "Hello"
     # A list as Python prints it is not JSON: trained on as text, it would teach brackets.
-    assert pairs.report().of_rule("wrong-type")["row"].to_pylist() == [2]
+    assert pairs.report().of_rule("wrong-type")["row"].tolist() == [2]
 
 
 def test_an_answer_with_commas_quotes_and_lines_survives_a_table(tmp_path):
@@ -228,7 +232,7 @@ def test_a_missing_file_is_a_sentence(tmp_path):
         load_pairs(tmp_path / "nothing.jsonl")
     with pytest.raises(DataError, match="Is it the dataset 'ultrafeedback'"):
         load_pairs("ultrafeedbck")
-    with pytest.raises(DataError, match="no file of pairs; their names end with"):
+    with pytest.raises(DataError, match="has no file of pairs"):
         load_pairs(tmp_path)
 
 

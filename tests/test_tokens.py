@@ -203,7 +203,7 @@ def test_where_tokens_merge_across_the_boundary_the_answer_has_its_own():
     assert tokenizer.decode(one["prompt_ids"]) == "Q: what?\nA: "
     assert one["chosen_ids"] == [*tokenizer.encode("it is"), tokenizer.eos_token_id]
     assert tokens.counts["own"] == 1
-    assert "tokens merge" in tokens.sentences()[0]
+    assert "share a token with the prompt" in tokens.sentences()[0]
 
 
 def test_a_tokenizer_without_a_fast_half_is_read_in_the_plain_way():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plc_core.data import RULES, DataError, Options, load_pairs, pairs_from_rows
-from plc_core.data.checks import splitmix64
 from plc_core.data.contamination import EvaluationPrompts
+from plc_core.data.facts import splitmix64
 from tests.paths import shared_file
 
 
@@ -22,7 +22,7 @@ def read(rows, **options):
 
 
 def rows_of(pairs, rule):
-    return pairs.report().of_rule(rule)["row"].to_pylist()
+    return pairs.report().of_rule(rule)["row"].tolist()
 
 
 def test_every_rule_has_a_meaning_and_an_action():
@@ -70,15 +70,38 @@ def test_a_row_is_left_out_under_one_rule_only():
     assert rows_of(pairs, "prefix") == [2]
 
 
-def test_kept_duplicates_are_marked_and_stay():
-    pairs = read([row(), row()], actions={"duplicate": "keep"})
-    assert [list(m) for m in pairs.dataset["marks"]] == [[], ["duplicate"]]
+def test_kept_duplicates_are_marked_and_have_ids_of_their_own():
+    pairs = read([row(), row(), row()], actions={"duplicate": "keep"})
+    assert [list(m) for m in pairs.dataset["marks"]] == [[], ["duplicate"], ["duplicate"]]
+    ids = pairs.dataset["pair_id"][:]
+    assert len(set(ids)) == 3
+    assert ids[0] == read([row()]).dataset["pair_id"][0]
+    assert pairs.report().ids("duplicate") == ids[1:]
+
+
+def votes(*given, a="a", b="b"):
+    return {"prompt": "Question?", "response_a": a, "response_b": b, "votes": list(given)}
+
+
+def test_other_votes_on_the_same_answers_are_not_thrown_away():
+    pairs = read([votes("a"), votes("a"), votes("a", "tie"), votes("b", a="b", b="a")])
+    assert rows_of(pairs, "duplicate") == [2, 4]  # the last one says the same, mirrored
+    assert rows_of(pairs, "other-votes") == [3]
+    assert [list(v) for v in pairs.dataset["votes"]] == [["chosen"], ["chosen", "tie"]]
+
+
+def test_level_votes_prefer_nothing_whichever_way_round_they_were_put():
+    ties = [votes("tie"), votes("tie", a="b", b="a"), votes("a", "b", a="c", b="a")]
+    pairs = read([*ties, votes("a"), votes("a", a="b", b="c"), votes("a", a="c", b="a")])
+    assert rows_of(pairs, "contradiction") == []
+    assert rows_of(pairs, "cycle") == [4, 5, 6]
+    assert rows_of(pairs, "duplicate") == [2]
 
 
 def test_contradictions_name_the_other_row():
     pairs = read([row(), row("b", "a"), row("b", "a", prompt="Another?"), row("b ", "a")])
     assert rows_of(pairs, "contradiction") == [1, 2, 4]
-    reasons = pairs.report().of_rule("contradiction")["reason"].to_pylist()
+    reasons = pairs.report().of_rule("contradiction")["reason"].tolist()
     assert reasons[0] == "row 2 prefers the other answer"
     assert reasons[1] == "row 1 prefers the other answer"
 
@@ -88,10 +111,9 @@ def test_cycles_of_three_and_four_but_not_two():
     pairs = read([row(*edge) for edge in edges])
     marked = {edges[n - 1] for n in rows_of(pairs, "cycle")}
     assert marked == {"ab", "bc", "ca", "pq", "qr", "rs", "sp", "pr"}
-    found = pairs.report().of_rule("cycle").to_pylist()
-    reasons = {finding["row"]: finding["reason"] for finding in found}
-    assert reasons[1] == "one of 3 preferences that form a cycle"
-    assert reasons[8] == "one of 4 preferences that form a cycle"  # q over r: only by p, q, r, s
+    reasons = dict(pairs.report().of_rule("cycle")[["row", "reason"]].to_numpy())
+    assert reasons[1] == "on a cycle of preferences among 3 answers"
+    assert reasons[8] == "on a cycle of preferences among 4 answers"
 
 
 def test_a_contradiction_lies_on_a_cycle_only_if_a_longer_way_leads_back():
@@ -108,7 +130,8 @@ def test_cross_checks_agree_with_brute_force(seed):
     ]
     pairs = read(rows)
     edges = [(r["prompt"], r["chosen"], r["rejected"]) for r in rows]
-    duplicates = [n for n, edge in enumerate(edges) if edge in edges[:n]]
+    placed = [(*edge, r["split"]) for edge, r in zip(edges, rows, strict=True)]
+    duplicates = [n for n, edge in enumerate(placed) if edge in placed[:n]]
     alive = [n for n in range(len(rows)) if n not in duplicates]
     known = {edges[n] for n in alive}
     opposite = [n for n in alive if (edges[n][0], edges[n][2], edges[n][1]) in known]

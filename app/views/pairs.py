@@ -215,6 +215,8 @@ def _numbers(pair: dict[str, Any], last: pd.Series | None) -> None:
     shown["score gap"] = "–" if math.isnan(chosen - rejected) else f"{chosen - rejected:+.2f}"
     swapped = pair.get("flipped")
     shown["label swapped"] = "–" if swapped is None else "yes" if swapped else "no"
+    if pair.get("injected_tie"):
+        shown["injected"] = "exact tie"
     if pair.get("oracle_state"):
         shown["oracle state"] = pair["oracle_state"]
     for column, (label, value) in zip(st.columns(len(shown)), shown.items(), strict=True):

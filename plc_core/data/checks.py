@@ -5,22 +5,15 @@ They work on a few numbers a pair, never on texts, so that a million pairs need 
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from plc_core.data.dialogues import plain_text
-
-Numbers = NDArray[Any]
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+from plc_core.data.facts import Facts, Numbers, mixed, splitmix64
 
 
 @dataclass(frozen=True)
@@ -31,69 +24,47 @@ class Found:
     reason: Callable[[int], str]  # of the place in `members`
 
 
-class Facts:
-    """What the rules need of every pair: 64-bit hashes of its texts, its split and its row."""
-
-    def __init__(self) -> None:
-        self._columns = {
-            name: array("Q") for name in ("pair", "prompt", "chosen", "rejected", "row")
-        }
-        self._split, self._file = array("L"), array("L")
-        self.splits: list[str] = []
-        self.files: list[str] = []
-
-    def add(self, pair: dict[str, Any], file: str, row: int) -> None:
-        """Take the facts of one pair."""
-        turns = [(turn["role"], plain_text(turn["content"])) for turn in pair["prompt"]]
-        self._columns["pair"].append(int(pair["pair_id"], 16))
-        self._columns["prompt"].append(_hash(repr(turns)))
-        self._columns["chosen"].append(_hash(plain_text(pair["chosen"])))
-        self._columns["rejected"].append(_hash(plain_text(pair["rejected"])))
-        self._columns["row"].append(row)
-        self._split.append(_number_of(pair["split"], self.splits))
-        self._file.append(_number_of(file, self.files))
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    def __getitem__(self, name: str) -> Numbers:
-        return np.frombuffer(self._columns[name], np.uint64) if len(self) else np.empty(0, "u8")
-
-    @property
-    def split(self) -> Numbers:
-        """Number of each pair's split in `splits`."""
-        return np.array(self._split, np.int64)
-
-    def split_of(self, number: int) -> int:
-        """The number of a pair's split in `splits`."""
-        return self._split[number]
-
-    def place(self, number: int) -> str:
-        """Where a pair was read, for a person."""
-        file = f" of {self.files[self._file[number]]}" if len(self.files) > 1 else ""
-        return f"row {self._columns['row'][number]:,}{file}"
-
-
 def duplicates(facts: Facts, alive: Numbers) -> Found:
-    """Pairs whose every character was read before."""
-    return _repeated(facts, alive, facts["pair"], "the same pair as {}")
+    """Pairs whose every character, and votes, were read before in the same split."""
+    return _repeated(facts, alive, mixed(facts["pair"], facts["votes"]), "the same pair as {}")
+
+
+def other_votes(facts: Facts, alive: Numbers) -> Found:
+    """Pairs read before in the same split, with other votes."""
+    found = _repeated(facts, alive, facts["pair"], "the same pair as {}, with other votes")
+    return _without(found, duplicates(facts, alive))
 
 
 def near_duplicates(facts: Facts, alive: Numbers) -> Found:
-    """Pairs read before but for what the eye does not see; exact repetitions are `duplicates`."""
-    key = _mixed(facts["prompt"], facts["chosen"], facts["rejected"])
-    found = _repeated(facts, alive, key, "as {} but for white space")
-    exact = np.isin(found.members, duplicates(facts, alive).members)
-    places = np.flatnonzero(~exact)
-    return Found(found.members[places], lambda place: found.reason(int(places[place])))
+    """Pairs read before in the same split but for what the eye does not see."""
+    key = mixed(facts["prompt"], facts["chosen"], facts["rejected"])
+    reason = "as {} but for line ends, Unicode form or white space"
+    return _without(
+        _repeated(facts, alive, key, reason), _repeated(facts, alive, facts["pair"], "")
+    )
+
+
+def repetitions(facts: Facts, alive: Numbers) -> Numbers:
+    """How many pairs of the same id come before each pair."""
+    count = np.zeros(len(facts), dtype=np.int64)
+    members = np.flatnonzero(alive)
+    group = _groups(facts["pair"][members])
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.diff(starts, append=len(order))
+    count[members[order]] = np.arange(len(order)) - np.repeat(starts, sizes)
+    return count
 
 
 def contradictions(facts: Facts, alive: Numbers) -> Found:
-    """Pairs whose two answers also occur the other way round under the same prompt."""
-    members = np.flatnonzero(alive & (facts["chosen"] != facts["rejected"]))
+    """Pairs whose two answers also occur the other way round under the same prompt.
+
+    Pairs of level votes prefer nothing, whichever way round they were put.
+    """
+    members = np.flatnonzero(alive & ~facts.tied & (facts["chosen"] != facts["rejected"]))
     chosen, rejected = facts["chosen"][members], facts["rejected"][members]
     low, high = np.minimum(chosen, rejected), np.maximum(chosen, rejected)
-    group = _groups(_mixed(facts["prompt"][members], low, high))
+    group = _groups(mixed(facts["prompt"][members], low, high))
     upwards = chosen < rejected
     first = {  # the first pair of each group in either direction, or len where there is none
         way: _first_of_group(group, np.flatnonzero(upwards == way), len(members))
@@ -108,13 +79,16 @@ def contradictions(facts: Facts, alive: Numbers) -> Found:
 
 
 def cycles(facts: Facts, alive: Numbers) -> Found:
-    """Pairs on a cycle of three or more answers, each preferred to the next, under one prompt."""
-    members = np.flatnonzero(alive & (facts["chosen"] != facts["rejected"]))
+    """Pairs on a cycle of three or more answers, each preferred to the next, under one prompt.
+
+    Pairs of level votes prefer nothing and are on none.
+    """
+    members = np.flatnonzero(alive & ~facts.tied & (facts["chosen"] != facts["rejected"]))
     prompts = _groups(facts["prompt"][members])
     members = members[np.bincount(prompts)[prompts] >= 3] if len(members) else members
     prompt = facts["prompt"][members]
     nodes = np.concatenate(
-        [_mixed(prompt, facts["chosen"][members]), _mixed(prompt, facts["rejected"][members])]
+        [mixed(prompt, facts["chosen"][members]), mixed(prompt, facts["rejected"][members])]
     )
     node = _groups(nodes)
     start, end = node[: len(members)], node[len(members) :]
@@ -124,12 +98,11 @@ def cycles(facts: Facts, alive: Numbers) -> Found:
     graph = coo_array((np.ones(len(members), np.int8), (start, end)), shape=(size, size))
     _, component = connected_components(graph, connection="strong")
     within = np.flatnonzero(component[start] == component[end])
-    length = _cycle_lengths(start[within].tolist(), end[within].tolist())
-    on_cycle = np.flatnonzero(length >= 3)
-    length = length[on_cycle]
+    on_cycle = within[_on_longer_cycle(start[within], end[within])]
+    answers = np.bincount(component)[component[start[on_cycle]]]
     return Found(
-        members[within[on_cycle]],
-        lambda place: f"one of {length[place]} preferences that form a cycle",
+        members[on_cycle],
+        lambda place: f"on a cycle of preferences among {answers[place]} answers",
     )
 
 
@@ -178,35 +151,6 @@ def not_sampled(facts: Facts, alive: Numbers, sample: int | None, seed: int) -> 
     return Found(left_out, lambda _: f"not among the {sample:,} pairs sampled with seed {seed}")
 
 
-def splitmix64(values: Numbers, seed: int) -> Numbers:
-    """A 64-bit hash of each value under a seed, by the finaliser of splitmix64 (Steele 2014)."""
-    with np.errstate(over="ignore"):
-        x = values.astype(np.uint64) + np.uint64(seed + 1) * _MULTIPLIER
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-# ---- numbers -------------------------------------------------------------------------------------
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def _number_of(name: str, names: list[str]) -> int:
-    if name not in names:
-        names.append(name)
-    return names.index(name)
-
-
-def _mixed(*columns: Numbers) -> Numbers:
-    mixed = np.zeros_like(columns[0])
-    for column in columns:
-        mixed = splitmix64(mixed ^ column, 0)
-    return mixed
-
-
 def _groups(keys: Numbers) -> Numbers:
     """A number for each key, the same for equal keys, from 0."""
     return np.unique(keys, return_inverse=True)[1]
@@ -221,37 +165,44 @@ def _first_of_group(group: Numbers, members: Numbers, missing: int) -> Numbers:
 
 def _repeated(facts: Facts, alive: Numbers, keys: Numbers, reason: str) -> Found:
     members = np.flatnonzero(alive)
-    group = _groups(keys[members])
+    group = _groups(mixed(keys, facts.split.astype(np.uint64))[members])
     first = _first_of_group(group, np.arange(len(members)), len(members))[group]
     again = np.flatnonzero(first < np.arange(len(members)))
     before = members[first[again]]
     return Found(members[again], lambda place: reason.format(facts.place(before[place])))
 
 
-def _cycle_lengths(start: list[int], end: list[int]) -> Numbers:
-    """For each edge, how many edges the shortest cycle of three or more through it has; 0: none."""
+def _without(found: Found, others: Found) -> Found:
+    places = np.flatnonzero(~np.isin(found.members, others.members))
+    return Found(found.members[places], lambda place: found.reason(int(places[place])))
+
+
+def _on_longer_cycle(start: Numbers, end: Numbers) -> Numbers:
+    """Whether each edge of strongly connected nodes lies on a cycle of three nodes or more.
+
+    An edge without its reversal does, as its end leads back to its start some other way. One with
+    its reversal does only if a way back is left without that.
+    """
+    edges = set(zip(start.tolist(), end.tolist(), strict=True))
     following: dict[int, set[int]] = defaultdict(set)
-    for one, other in zip(start, end, strict=True):
+    for one, other in edges:
         following[one].add(other)
     return np.array(
-        [_way_back(following, one, other) for one, other in zip(start, end, strict=True)],
-        dtype=np.int64,
+        [
+            (other, one) not in edges or _leads_back(following, one, other)
+            for one, other in zip(start.tolist(), end.tolist(), strict=True)
+        ],
+        dtype=bool,
     )
 
 
-def _way_back(following: dict[int, set[int]], one: int, other: int) -> int:
-    # The edge straight back would be a contradiction, which is a rule of its own.
-    distance, waiting = {other: 1}, deque([other])
+def _leads_back(following: dict[int, set[int]], one: int, other: int) -> bool:
+    seen, waiting = {other}, deque(following[other] - {one})
     while waiting:
         node = waiting.popleft()
-        for neighbour in _neighbours(following, node, skip=one if node == other else None):
-            if neighbour == one:
-                return distance[node] + 1
-            if neighbour not in distance:
-                distance[neighbour] = distance[node] + 1
-                waiting.append(neighbour)
-    return 0
-
-
-def _neighbours(following: dict[int, set[int]], node: int, skip: int | None) -> Iterator[int]:
-    return (neighbour for neighbour in following[node] if neighbour != skip)
+        if node == one:
+            return True
+        if node not in seen:
+            seen.add(node)
+            waiting.extend(following[node] - seen)
+    return False

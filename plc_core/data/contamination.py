@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plc_core.data.dialogues import in_form
+from plc_core.data.folders import given_path
+from plc_core.data.formats import rows_of_file
+from plc_core.data.pairs import DataError
 
 NGRAM_WORDS = 8
 SHARED_SHARE = 0.5
@@ -14,7 +20,39 @@ Eight words and one half follow PaLM's analysis (Chowdhery et al. 2022, section 
 prompts of fewer words are compared as a whole only.
 """
 
-_WORD = re.compile(r"\w+")
+# Scripts that write no spaces between words count each character as one.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+
+
+def evaluation_texts(given: Path | str | Iterable[str] | None, encoding: str) -> list[str]:
+    """Evaluation prompts as texts: those given, or those of a file of rows with a prompt.
+
+    Raises:
+        DataError: where they are no texts, or the file is none.
+    """
+    if not isinstance(given, (str, Path)):
+        texts = list(given or ())
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError("evaluation_prompts are texts, or a file of rows with a prompt.")
+        return texts
+    path = given_path(given)
+    if not path.is_file():
+        raise DataError(f"There is no file of evaluation prompts at {path}.")
+    return [text for row in rows_of_file(path, encoding) for text in _prompts_of(path, row)]
+
+
+def _prompts_of(path: Path, row: tuple[int, Any]) -> Iterator[str]:
+    number, value = row
+    prompt = value.get("prompt") if isinstance(value, dict) else value
+    turns = prompt if isinstance(prompt, list) else [prompt]
+    for turn in turns:
+        text = turn.get("content") if isinstance(turn, dict) else turn
+        if not isinstance(text, str):
+            raise DataError(f"{path}, row {number}: an evaluation prompt is a text or its turns.")
+        yield text
 
 
 class EvaluationPrompts:
@@ -66,7 +104,7 @@ class EvaluationPrompts:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return _WORD.findall(in_form("NFKC", text).casefold())
 
 
 def _ngrams(words: list[str]) -> Iterable[tuple[str, ...]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
 
 from plc_core.data.rules import RowError
 
@@ -23,13 +24,20 @@ _TURN = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):")
 
 
 def is_dialogue(text: str) -> bool:
+    """Whether a text has the form of HH-RLHF: turns of "Human:" and "Assistant:", Human first."""
+    text = text.replace("\r\n", "\n")
     start = text[:200].lstrip()
     return start.startswith("Human:") and (text.startswith("\n\n") or "\n\nAssistant:" in text)
 
 
+def is_open_dialogue(text: str) -> bool:
+    """Whether a text in that form ends where the assistant is to answer."""
+    return is_dialogue(text) and text.rstrip().endswith("\nAssistant:")
+
+
 def dialogue(text: str) -> list[Turn]:
     """The turns of a text in the form of HH-RLHF; two turns of one speaker in a row are joined."""
-    parts = _TURN.split(text)[1:]
+    parts = _TURN.split(text.replace("\r\n", "\n"))[1:]
     turns: list[Turn] = []
     for speaker, content in zip(parts[::2], parts[1::2], strict=True):
         role = _ROLES[speaker.lower()]
@@ -42,6 +50,10 @@ def dialogue(text: str) -> list[Turn]:
 
 
 def turns_of(value: Any, field: str) -> list[Turn]:
+    if isinstance(value, PythonText):
+        raise RowError(
+            "wrong-type", f"{field} is messages as Python prints them; write them with json.dumps"
+        )
     messages = [value] if isinstance(value, Mapping) else value
     if not isinstance(messages, list):
         raise RowError(
@@ -53,8 +65,9 @@ def turns_of(value: Any, field: str) -> list[Turn]:
 def _turn(message: Any, place: str) -> Turn:
     if not isinstance(message, Mapping):
         raise RowError("wrong-type", f"{place} is of type {type(message).__name__}, not an object")
-    role = str(message.get("role", message.get("from"))).strip().lower()
-    content = message.get("content", message.get("value"))
+    # A table gives every message all the names, and null where one has no such.
+    role = str(_first_given(message, "role", "from")).strip().lower()
+    content = _first_given(message, "content", "value")
     if role in _TOOL_ROLES or message.get("tool_calls"):
         raise RowError("unsupported-turn", f"{place} is a tool's turn or calls one")
     if isinstance(content, list):
@@ -66,12 +79,26 @@ def _turn(message: Any, place: str) -> Turn:
     return {"role": _ROLES[role], "content": content}
 
 
+def _first_given(message: Mapping[str, Any], *names: str) -> Any:
+    return next((message[name] for name in names if message.get(name) is not None), None)
+
+
 def _text_parts(parts: list[Any], place: str) -> Iterator[str]:
     for part in parts:
         text = part.get("text") if isinstance(part, Mapping) else part
         if not isinstance(text, str):
             raise RowError("unsupported-turn", f"{place} holds more than text")
         yield text
+
+
+class PythonText:
+    """Messages in the cell of a table that are no JSON, as pandas writes a column of lists."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def same_turns(one: list[Turn], other: list[Turn]) -> bool:
@@ -81,16 +108,44 @@ def same_turns(one: list[Turn], other: list[Turn]) -> bool:
     return bare(one) == bare(other)
 
 
+def without_system(turns: list[Turn]) -> list[Turn]:
+    """The turns but for a system turn at their start."""
+    return turns[1:] if turns and turns[0]["role"] == "system" else turns
+
+
 def plain_text(text: str) -> str:
     """A text without what the eye does not see: line ends, Unicode form, outer white space."""
     text = text.strip()
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    return in_form("NFC", text)
+
+
+def in_form(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """A text in a Unicode normal form; as it is where it piles up marks, which takes for ever."""
+    if text.isascii() or _piled_up().search(text):
+        return text
+    return unicodedata.normalize(form, text)
+
+
+@lru_cache(maxsize=1)
+def _piled_up() -> re.Pattern[str]:
+    # UAX 15 allows 30 marks on one character in its stream-safe format.
+    marks = [chr(c) for c in range(0x300, 0x1F000) if unicodedata.combining(chr(c))]
+    return re.compile(f"[{re.escape(''.join(marks))}]{{31}}")
 
 
 def is_visible(text: str) -> bool:
-    return any(character.isprintable() and not character.isspace() for character in text)
+    """Whether there is anything to see: letters, signs, emoji, also those that Python is too old
+    to know; not white space, controls, joiners, marks without a letter or fillers."""
+    return any(
+        unicodedata.category(character) not in _UNSEEN and character not in _FILLERS
+        for character in text
+    )
+
+
+_UNSEEN = {"Cc", "Cf", "Cs", "Zs", "Zl", "Zp", "Mn", "Me"}
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
 
 
 def shown(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,9 +15,17 @@ from plc_core.data.pairs import DataError
 from plc_core.files import RunError, read_json
 
 _SPLIT = re.compile(
-    r"(?:^|[^a-z])(train|training|test|validation|valid|val|dev|eval|heldout)(?=[^a-z]|$)"
+    r"(?:^|[^a-z])(train|training|test|testing|validation|valid|val|dev|eval|evaluation|held-?out)"
+    r"(?=[^a-z]|$)"
 )
-_SPLITS = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
+_SPLITS = {
+    "training": "train",
+    "testing": "test",
+    "evaluation": "eval",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+}
 
 
 @dataclass(frozen=True)
@@ -31,55 +38,98 @@ class SourceFile:
 
     def digest(self) -> str:
         """The SHA-256 of its bytes."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror}.") from None
 
 
-def local_files(source: Path | str, known: Iterable[str] = ()) -> list[SourceFile]:
-    """The files of pairs at a path; `known` are names that it may be a misspelling of.
+def given_path(path: Path | str) -> Path:
+    """A path as it was given, of the home folder where it begins so; DataError if it is none."""
+    try:
+        found = Path(path).expanduser()
+        found.is_file()
+    except (RuntimeError, ValueError, TypeError, OSError) as error:  # no user, NUL, too long
+        raise DataError(f"The path {str(path)[:200]!r} cannot be used: {error}.") from None
+    return found
+
+
+def shown_path(path: Path | str) -> str:
+    """A path as text that UTF-8 can hold; file names are bytes."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def local_files(
+    source: Path | str, split: str = "train", known: Iterable[str] = ()
+) -> list[SourceFile]:
+    """The files of pairs at a path.
+
+    Args:
+        source: a file or folder.
+        split: of a single file's rows that do not name their own.
+        known: names that the path may be a misspelling of.
 
     Raises:
         DataError: where there are none.
     """
-    path = Path(source).expanduser()
-    # Path.is_file raises for a path that is too long.
-    if os.path.isfile(path):  # noqa: PTH113
-        return [SourceFile(path, path.name, "train")]
-    if not os.path.isdir(path):  # noqa: PTH112
+    path = given_path(source)
+    if path.is_file():
+        return [SourceFile(path, shown_path(path.name), split)]
+    if not path.is_dir() or not str(source):
         near = difflib.get_close_matches(str(source), [*known], n=1)
         hint = f" Is it the dataset {near[0]!r}?" if near else ""
-        raise DataError(f"There is no file or folder of pairs at {source}.{hint}")
+        raise DataError(f"There is no file or folder of pairs at {str(source)!r}.{hint}")
     return _files_of_folder(path)
 
 
 def _files_of_folder(folder: Path) -> list[SourceFile]:
     if (folder / "dataset_dict.json").is_file():
-        names = _saved(folder / "dataset_dict.json").get("splits", [])
-        return [file for name in names for file in _saved_files(folder / str(name), str(name))]
+        names = _saved(folder / "dataset_dict.json").get("splits")
+        if not isinstance(names, list):
+            raise DataError(f"{folder / 'dataset_dict.json'} does not list the splits.")
+        return [
+            file
+            for name in map(str, names)
+            for file in _saved_files(folder / name, _split_of(Path(name)))
+        ]
     if (folder / "state.json").is_file():
         state = _saved(folder / "state.json")
         return _saved_files(folder, str(state.get("_split") or "train"))
-    found = [
-        SourceFile(path, path.relative_to(folder).as_posix(), _split_of(path.relative_to(folder)))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and _is_data(path.relative_to(folder))
-    ]
+    inside = [path for path in sorted(folder.rglob("*")) if _is_data(path.relative_to(folder))]
+    if gone := [path for path in inside if path.is_symlink() and not path.exists()]:
+        raise DataError(f"{gone[0]} is a link to a file that is not there.")
+    found = [path for path in inside if path.is_file()]
     if not found:
         raise DataError(
-            f"The folder {folder} has no file of pairs; their names end with "
-            f"{', '.join(SUFFIXES)}, .gz and .zst behind it allowed."
+            f"The folder {folder} has no file of pairs. Their names end with "
+            f"{', '.join(SUFFIXES)}, or one of these and .gz, .zst or .zstd."
         )
-    return found
+    return [
+        SourceFile(
+            path,
+            shown_path(path.relative_to(folder).as_posix()),
+            _split_of(path.relative_to(folder)),
+        )
+        for path in found
+    ]
 
 
 def _saved_files(folder: Path, split: str) -> list[SourceFile]:
     """The Arrow files of a dataset that `datasets` saved to disk."""
-    listed = _saved(folder / "state.json").get("_data_files")
-    names = [entry.get("filename") for entry in listed or [] if isinstance(entry, dict)]
+    if not (folder / "state.json").is_file():
+        raise DataError(f"The dataset saved in {folder.parent} is not whole: no {folder.name}.")
+    state = _saved(folder / "state.json")
+    if state.get("_indices_data_files"):
+        raise DataError(f"The dataset in {folder} was saved with indices: save it again, flat.")
+    listed = state.get("_data_files")
+    entries = listed if isinstance(listed, list) else []
+    names = [entry.get("filename") for entry in entries if isinstance(entry, dict)]
     paths = [folder / str(name) for name in names]
     missing = [path for path in paths if path.parent != folder or not path.is_file()]
     if not paths or missing:
-        raise DataError(f"The dataset saved in {folder} is not whole: {missing or 'no files'}.")
+        gone = ", ".join(map(str, missing)) or "its files"
+        raise DataError(f"The dataset saved in {folder} is not whole: it lacks {gone}.")
     return [SourceFile(path, f"{folder.name}/{path.name}", split) for path in paths]
 
 

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,17 +17,34 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plc_core.data.json_text import CHUNK, Row, json_array, json_lines, one_value_a_line
+from plc_core.data.dialogues import PythonText
+from plc_core.data.json_text import (
+    CHUNK,
+    Row,
+    json_array,
+    json_lines,
+    one_value_a_line,
+    without_mark,
+)
 from plc_core.data.pairs import DataError
+from plc_core.data.storage import scratch_file
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_ARROW = b"ARROW1"
+_OTHERS = {
+    b"PK\x03\x04": "a zip file, as .xlsx is",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x1f\x8b": "compressed twice",
+    b"\x28\xb5\x2f\xfd": "compressed twice",
+}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def rows_of_file(
     path: Path, encoding: str = "utf-8", advance: Callable[[int], None] | None = None
 ) -> Iterator[Row]:
-    """The rows of a file, one in memory at a time; blank lines have a number and no row.
+    """The rows of a file, one in memory at a time.
 
     Args:
         path: the file; its format follows from its first bytes, and for text from its suffix.
@@ -36,33 +54,52 @@ def rows_of_file(
     Raises:
         DataError: naming file, row and byte or character, where the file is damaged.
     """
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise DataError(f"There is no encoding {encoding!r}.") from None
+    if not _is_encoding(encoding):
+        raise DataError(f"There is no encoding {encoding!r} of text.")
     number = read = 0
-    with path.open("rb") as raw:
-        head = raw.read(8)
-        raw.seek(0)
-        try:
-            if head[:4] == b"PAR1":
-                rows = _parquet(path)
-            elif head[:6] == b"ARROW1" or _suffix(path) == ".arrow":
-                rows = _arrow(path)
-            else:
-                rows = _text(path, raw, encoding)
-            for number, value in rows:
+    try:
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            for number, value, place in _rows(path, raw, encoding):
                 yield number, value
                 if advance is not None and number % 1000 == 0:
-                    advance(raw.tell() - read)
-                    read = raw.tell()
-        except UnicodeDecodeError:
-            raise _undecodable(path, encoding) from None
-        except (EOFError, zlib.error, pa.ArrowException, OSError) as error:
-            where = f"{path}, after row {number:,}"
-            raise DataError(f"{where}: the file is damaged ({error}).") from None
-        if advance is not None:
-            advance(path.stat().st_size - read)
+                    now = raw.tell() if place is None else int(place * size)
+                    advance(now - read)
+                    read = now
+            if advance is not None:
+                advance(size - read)
+    except UnicodeError as error:
+        raise _undecodable(path, encoding, error) from None
+    except (EOFError, zlib.error, pa.ArrowException, OSError, OverflowError) as error:
+        where = f"{path}, after row {number:,}" if number else str(path)
+        raise DataError(f"{where}: the file is damaged, or cannot be read ({error}).") from None
+
+
+def _is_encoding(name: Any) -> bool:
+    try:
+        return isinstance(codecs.getincrementaldecoder(name)().decode(b""), str)
+    except (LookupError, ValueError, TypeError):
+        return False
+
+
+def _rows(path: Path, raw: IO[bytes], encoding: str) -> Iterator[tuple[int, Any, float | None]]:
+    """Each row with its number, and how far into the file it is where the reader cannot say."""
+    stream = _decompressed(raw)
+    head = stream.peek(8)[:8]
+    for magic, what in _OTHERS.items():
+        if head.startswith(magic):
+            raise DataError(f"{path} is {what}, which is not read here.")
+    table = _suffix(path) in (".parquet", ".arrow") or head[:4] == b"PAR1" or head[:6] == _ARROW
+    if not table:
+        yield from ((*row, None) for row in _text(path, stream, encoding))
+    elif _compression(raw) is None:
+        yield from _table(path, head)
+    else:
+        # Tables are read from several places of the file, compressed files from the front only.
+        with scratch_file() as whole:
+            with whole.open("wb") as sink:
+                shutil.copyfileobj(_decompressed(raw), sink)
+            yield from _table(whole, head)
 
 
 def _suffix(path: Path) -> str:
@@ -73,12 +110,11 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _text(path: Path, raw: IO[bytes], encoding: str) -> Iterator[Row]:
-    stream = _decompressed(raw)
+def _text(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
     if _suffix(path) in (".csv", ".tsv"):
         return _csv(path, stream, encoding)
-    start = stream.peek(CHUNK)[:CHUNK].lstrip(codecs.BOM_UTF8 + b" \t\r\n")
-    if start.startswith(b"[") and not one_value_a_line(start):
+    start = stream.peek(CHUNK)[:CHUNK].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")
+    if start.startswith("[") and not one_value_a_line(start):
         return json_array(path, stream, encoding)
     return json_lines(path, stream, encoding)
 
@@ -94,12 +130,13 @@ def _decompressed(raw: IO[bytes]) -> io.BufferedReader:
 
 
 def _compression(raw: IO[bytes]) -> str | None:
+    raw.seek(0)
     head = raw.read(4)
     raw.seek(0)
     return next((kind for magic, kind in _COMPRESSED.items() if head.startswith(magic)), None)
 
 
-def _undecodable(path: Path, encoding: str) -> DataError:
+def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
     """Where a text is not in its encoding; looked for again, as it is decoded in pieces."""
     row, offset, byte = 1, 0, 0
     decoder = codecs.getincrementaldecoder(encoding)()
@@ -107,13 +144,16 @@ def _undecodable(path: Path, encoding: str) -> DataError:
         for line in _decompressed(raw):
             try:
                 decoder.decode(line)
-            except UnicodeDecodeError as error:
-                byte = error.start
+            except UnicodeError as error:
+                byte = getattr(error, "start", 0)
                 break
             offset += len(line)
             row += 1
+        else:
+            row, byte = row - 1, 0
+    where = f"line {row}, byte {byte} of it and {offset + byte} of the file"
     return DataError(
-        f"{path}, line {row}, byte {byte} of it and {offset + byte} of the file: not {encoding}. "
+        f"{path}, {where}: not {encoding} ({problem}). "
         'Say encoding="latin-1", or whatever it is written in.'
     )
 
@@ -123,8 +163,9 @@ _MESSAGES = re.compile(r"\s*[\[{]\s*[\[{]?\s*[\"'](role|content|from|value)[\"']
 
 def _csv(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
     """Rows by the header's names; a cell may hold messages as JSON, an empty score is none."""
-    text = io.TextIOWrapper(stream, "utf-8-sig" if encoding == "utf-8" else encoding, newline="")
-    delimiter = "\t" if _suffix(path) == ".tsv" else ","
+    text = io.TextIOWrapper(stream, without_mark(encoding), newline="")
+    header = stream.peek(CHUNK)[:CHUNK].partition(b"\n")[0]
+    delimiter = max(",;\t", key=lambda character: header.count(character.encode()))
     limit = csv.field_size_limit(2**31 - 1)
     number = 0
     try:
@@ -138,45 +179,51 @@ def _csv(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
 
 
 def _cell(value: Any) -> Any:
+    """A cell's text, or the messages that it holds as JSON."""
     if not isinstance(value, str) or not _MESSAGES.match(value):
         return value
     try:
-        return json.loads(value)
-    except ValueError:
-        # A list as Python prints it would be trained on, brackets and all.
-        return _Unreadable(value)
+        held = json.loads(value)
+    except (ValueError, RecursionError):
+        return PythonText(value) if "'" in value[:20] else value
+    messages = held if isinstance(held, list) else [held]
+    return (
+        held
+        if all(isinstance(message, dict) and _SPOKEN & set(message) for message in messages)
+        else value
+    )
 
 
-class _Unreadable:
-    """Messages in a cell that are no JSON: a value of a type that no field has."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+_SPOKEN = {"role", "from"}
 
 
-def _parquet(path: Path) -> Iterator[Row]:
-    with pq.ParquetFile(path) as file:
-        yield from _numbered(file.iter_batches(batch_size=500))
-
-
-def _arrow(path: Path) -> Iterator[Row]:
+def _table(path: Path, head: bytes) -> Iterator[tuple[int, Any, float | None]]:
+    """Rows of Parquet or Arrow, and their place in the file as a share."""
+    if head[:4] == b"PAR1" or (_suffix(path) == ".parquet" and head[:6] != _ARROW):
+        with pq.ParquetFile(path) as file:
+            for number, row in _numbered(path, file.iter_batches(batch_size=500)):
+                yield number, row, number / file.metadata.num_rows
+        return
     with pa.OSFile(str(path), "rb") as source:
-        head = source.read(6)
-        source.seek(0)
-        if head == b"ARROW1":
-            file = pa.ipc.open_file(source)
-            yield from _numbered(file.get_batch(n) for n in range(file.num_record_batches))
+        if head[:6] == _ARROW:
+            reader = pa.ipc.open_file(source)
+            batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
         else:
-            yield from _numbered(iter(pa.ipc.open_stream(source)))
+            batches = iter(pa.ipc.open_stream(source))
+        for number, row in _numbered(path, batches):
+            yield number, row, source.tell() / source.size()
 
 
-def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+def _numbered(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
     number = 0
     for batch in batches:
+        batch.validate(full=True)  # a damaged one can crash who reads its values
         for start in range(0, len(batch), 500):
-            for row in batch.slice(start, 500).to_pylist():
+            try:
+                rows = batch.slice(start, 500).to_pylist()
+            except (ValueError, OverflowError, SystemError) as error:
+                where = f"rows {number + 1:,} to {number + len(batch) - start:,}"
+                raise DataError(f"{path}, {where}: a value cannot be read ({error}).") from None
+            for row in rows:
                 number += 1
                 yield number, row

@@ -20,7 +20,13 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _SINGLE_BYTE = {"utf-8", "utf-8-sig", "ascii", "latin-1", "iso8859-1", "cp1252"}
 
 
+def without_mark(encoding: str) -> str:
+    """The encoding that passes over a byte order mark, where there may be one."""
+    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
 def json_lines(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
+    """The values of a file with one a line; blank lines only count in the numbers."""
     number, line = 0, ""
     lines: Any = stream
     if codecs.lookup(encoding).name not in _SINGLE_BYTE:
@@ -32,8 +38,6 @@ def json_lines(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator
             line = line.removeprefix("\ufeff") if number == 1 else line
             if line.strip():
                 yield number, json.loads(line)
-            else:
-                yield number, None
     except UnicodeDecodeError:
         raise  # the caller looks for the place
     except json.JSONDecodeError as error:
@@ -53,7 +57,7 @@ def _hint(number: int, line: str) -> str:
 
 def json_array(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
     """The objects of one JSON array, read piece by piece."""
-    text = io.TextIOWrapper(stream, "utf-8-sig" if encoding == "utf-8" else encoding)
+    text = io.TextIOWrapper(stream, without_mark(encoding))
     decoder = json.JSONDecoder()
     buffer, start, number, before = "", 0, 0, 0
 
@@ -121,12 +125,12 @@ def json_array(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator
         raise fault(f"not to be read as JSON ({error})", before + start) from None
 
 
-def one_value_a_line(start: bytes) -> bool:
-    # A file of JSON lines may begin with a line that is a list, which is then that row's fault.
-    line, newline, rest = start.partition(b"\n")
+def one_value_a_line(start: str) -> bool:
+    """Whether a text that begins with a bracket is JSON lines, its first line a faulty row."""
+    line, newline, rest = start.partition("\n")
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     objects = not value or any(isinstance(item, dict) for item in value)
     return bool(newline and rest.strip()) or not objects

@@ -100,13 +100,10 @@ class Pairs:
         digest = hashlib.sha256()
         names = ["pair_id", "flipped", "injected_tie", "warm", "chosen"]
         for batch in self.batches(names):
-            rows = batch.to_pydict()
-            # The orientation of a tie is drawn, and no marker says it; of others, flipped does.
-            rows["chosen"] = [
-                text if tie else ""
-                for text, tie in zip(rows["chosen"], rows["injected_tie"], strict=True)
-            ]
-            digest.update(json.dumps(list(rows.values())).encode())
+            for *markers, chosen in zip(*batch.to_pydict().values(), strict=True):
+                # The orientation of a tie is drawn, and no marker says it; of others, flipped does.
+                row = [*markers, chosen if markers[2] else None]
+                digest.update(json.dumps(row).encode() + b"\n")
         return digest.hexdigest()[:16]
 
     def report(self) -> Report:
@@ -121,6 +118,16 @@ def pair_id(prompt: list[dict[str, str]], chosen: str, rejected: str) -> str:
     """
     turns = [[turn["role"], turn["content"]] for turn in prompt]
     return hashlib.sha256(json.dumps([turns, chosen, rejected]).encode()).hexdigest()[:16]
+
+
+def repeated_id(first: str, before: int) -> str:
+    """The id of a pair that is kept though `before` pairs of the same content come before it.
+
+    Ids are unique, as visits, votes and tokens are found by them.
+    """
+    if not before:
+        return first
+    return hashlib.sha256(f"{first} again {before}".encode()).hexdigest()[:16]
 
 
 def swap(batch: pa.Table, flips: pa.Array) -> pa.Table:

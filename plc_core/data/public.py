@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plc_core.data.folders import SourceFile
+from plc_core.data.folders import SourceFile, given_path, shown_path
 from plc_core.data.pairs import DataError
 
 
@@ -69,37 +69,43 @@ DATASETS: dict[str, PublicDataset] = {
 def public_files(
     name: str, public: PublicDataset, split: str, files: Path | str | None, revision: str | None
 ) -> tuple[list[SourceFile], dict[str, Any]]:
-    """The files of a split of a public dataset, and what is recorded of where they are from.
+    """The files of a split of a public dataset, or of "all", and the record of where they are from.
 
     Raises:
         DataError: where the dataset has no such split, or the files are not to be had.
     """
-    patterns = public.files.get(split)
-    if patterns is None:
-        raise DataError(f"{name!r} has the splits {', '.join(public.files)}, not {split!r}.")
+    splits = list(public.files) if split == "all" else [split]
+    if unknown := [name for name in splits if name not in public.files]:
+        raise DataError(f"{name!r} has the splits {', '.join(public.files)}, not {unknown[0]!r}.")
     origin: dict[str, Any] = {"repository": public.repository}
+    patterns = [pattern for name in splits for pattern in public.files[name]]
     if files is None:
         folder = _downloaded(public, revision or public.revision, patterns)
         origin["revision"] = folder.name
     else:
-        folder = Path(files).expanduser()
+        folder = given_path(files)
         origin["revision"] = revision or "a local copy"
         if folder.is_file():
-            return [SourceFile(folder, folder.name, split)], origin
+            return [SourceFile(folder, shown_path(folder.name), splits[0])], origin
         if not folder.is_dir():
             raise DataError(f"There is no file or folder of {name!r} at {folder}.")
-    inside = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    inside = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
     found = [
-        SourceFile(path, path.relative_to(folder).as_posix(), split)
-        for path in inside
-        if any(fnmatch.fnmatch(path.relative_to(folder).as_posix(), p) for p in patterns)
+        SourceFile(path, shown_path(place), part)
+        for part in splits
+        for place, path in inside.items()
+        if any(fnmatch.fnmatch(place, pattern) for pattern in public.files[part])
     ]
     if not found:
         raise DataError(f"{folder} has none of {', '.join(patterns)}, the files of {name!r}.")
     return found, origin
 
 
-def _downloaded(public: PublicDataset, revision: str, patterns: tuple[str, ...]) -> Path:
+def _downloaded(public: PublicDataset, revision: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -109,7 +115,7 @@ def _downloaded(public: PublicDataset, revision: str, patterns: tuple[str, ...])
                 public.repository,
                 repo_type="dataset",
                 revision=revision,
-                allow_patterns=list(patterns),
+                allow_patterns=patterns,
             )
         )
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:

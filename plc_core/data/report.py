@@ -34,7 +34,7 @@ class Report:
         """One row a rule that found something: count, share of the rows read, action, example."""
         rows = []
         for name in [rule for rule in RULES if rule in self._counts()]:
-            first = self.of_rule(name).slice(0, 1).to_pylist()[0]
+            first = self._of_rule(name).slice(0, 1).to_pylist()[0]
             count = self._counts()[name]
             rows.append(
                 {
@@ -52,15 +52,28 @@ class Report:
 
     def count(self, rule: str) -> int:
         """The number of rows under a rule."""
-        return self._counts().get(rule, 0)
+        return len(self._of_rule(rule))
 
-    def of_rule(self, rule: str) -> pa.Table:
-        """The findings of a rule: file, row, pair id and reason of each."""
-        return self.findings.filter(pc.equal(self.findings["rule"], rule))
+    def _kept(self, rule: str) -> int:
+        found = self._of_rule(rule)["action"]
+        return int(pc.sum(pc.equal(found, "keep")).as_py() or 0)
+
+    def of_rule(self, rule: str) -> pd.DataFrame:
+        """The findings of a rule, one row each: rule, action, file, row, pair id and reason.
+
+        Raises:
+            ValueError: for a name that is no rule's.
+        """
+        return self._of_rule(rule).to_pandas()
 
     def ids(self, rule: str) -> list[str]:
         """The ids of the pairs under a rule; rows that are no pairs have none."""
-        return [pair for pair in self.of_rule(rule)["pair_id"].to_pylist() if pair is not None]
+        return [pair for pair in self._of_rule(rule)["pair_id"].to_pylist() if pair is not None]
+
+    def _of_rule(self, rule: str) -> pa.Table:
+        if rule not in RULES:
+            raise ValueError(f"There is no rule {rule!r}; the rules are {', '.join(RULES)}.")
+        return self.findings.filter(pc.equal(self.findings["rule"], rule))
 
     def sentences(self) -> list[str]:
         """What a person should know first, in plain words."""
@@ -69,7 +82,7 @@ class Report:
             f"{self.rows_read:,} rows read: {self.rows_kept:,} pairs kept, "
             f"{left_out:,} rows left out"
         ]
-        inverted, equal = self.count("inverted-scores"), self.count("equal-scores")
+        inverted, equal = self._kept("inverted-scores"), self._kept("equal-scores")
         if inverted > self.rows_kept / 2:
             lines.append(
                 f"In {inverted:,} of {self.rows_kept:,} pairs the chosen answer has the lower "

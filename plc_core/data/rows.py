@@ -11,14 +11,17 @@ from plc_core.data.dialogues import (
     Turn,
     dialogue,
     is_dialogue,
+    is_open_dialogue,
     is_visible,
     plain_text,
     same_turns,
     shown,
     turns_of,
+    without_system,
 )
 from plc_core.data.pairs import pair_id
 from plc_core.data.rules import RowError
+from plc_core.data.votes import VOTES
 
 Mark: TypeAlias = tuple[str, str]
 """A rule that keeps the pair, and the reason."""
@@ -38,7 +41,7 @@ FIELDS = (
 )
 """The fields of a row that are read; all others are kept as metadata."""
 
-VOTES = ("chosen", "rejected", "tie")
+_UNKNOWN = {"", "n/a", "na", "nan", "none", "null", "-"}  # how files write a missing number
 _LONG_PROMPT = 20  # characters; a shorter one may begin an answer by chance
 
 
@@ -61,7 +64,7 @@ def normalised(
     before_rejected, rejected = _answer(row, "rejected")
     prompt, marks = _prompt(row, before_chosen, before_rejected)
     scores = _score(row, "score_chosen"), _score(row, "score_rejected")
-    votes, rest = _votes(row)
+    votes = _votes(row)
     pair = {
         "pair_id": pair_id(prompt, chosen, rejected),
         "prompt": prompt,
@@ -76,14 +79,22 @@ def normalised(
         "injected_tie": False,
         "warm": False,
         "oracle_state": None,
-        "metadata": _metadata(row, rest),
     }
+    pair["metadata"] = _metadata(row, pair)
     _check_unicode(pair)
     marks += _answer_marks(prompt, chosen, rejected)
     marks += _score_marks(row, pair)
     if votes and votes.count("chosen") == votes.count("rejected"):
         marks.append(("tied-votes", f"the votes are {', '.join(votes)}"))
-    return pair, marks
+    return pair, _once(marks)
+
+
+def _once(marks: list[Mark]) -> list[Mark]:
+    """Each rule once, with all its reasons."""
+    reasons: dict[str, list[str]] = {}
+    for rule, reason in marks:
+        reasons.setdefault(rule, []).append(reason)
+    return [(rule, "; ".join(found)) for rule, found in reasons.items()]
 
 
 # ---- answers and prompt --------------------------------------------------------------------------
@@ -95,8 +106,12 @@ def _answer(row: Mapping[str, Any], side: str) -> tuple[list[Turn] | None, str]:
     if value is None:
         raise RowError("missing-answer", f"{side} is null or missing")
     before = None
+    prompt = row.get("prompt")
     if isinstance(value, str) and is_dialogue(value):
         value = dialogue(value)
+    elif isinstance(value, str) and isinstance(prompt, str) and is_open_dialogue(prompt):
+        # Read as one text, so that both spellings of HH-RLHF are the same pair.
+        value = dialogue(prompt + value) if value.strip() else value
     elif not isinstance(value, str):
         value = turns_of(value, side)
     if not isinstance(value, str):
@@ -113,7 +128,7 @@ def _answer(row: Mapping[str, Any], side: str) -> tuple[list[Turn] | None, str]:
 def _prompt(
     row: Mapping[str, Any], before_chosen: list[Turn] | None, before_rejected: list[Turn] | None
 ) -> tuple[list[Turn], list[Mark]]:
-    given = row.get("prompt")
+    given = row.get("prompt") or None  # a table writes a missing prompt as an empty text
     marks: list[Mark] = []
     contexts = [before for before in (before_chosen, before_rejected) if before]
     if len(contexts) == 2 and not same_turns(*contexts):
@@ -139,7 +154,10 @@ def _prompt(
         if isinstance(given, str) and prompt[-1] == {"role": "assistant", "content": ""}:
             prompt = prompt[:-1]  # the form ends with "Assistant:" where the answer begins
         if contexts and not same_turns(prompt, contexts[0]):
-            raise RowError("two-prompts", "the turns before an answer are not the prompt")
+            if not same_turns(without_system(prompt), without_system(contexts[0])):
+                raise RowError("two-prompts", "the turns before an answer are not the prompt")
+            # One of them has a system turn and the other says nothing about it.
+            prompt = max(prompt, contexts[0], key=len)
     system = row.get("system")
     if isinstance(system, str) and system.strip() and prompt and prompt[0]["role"] != "system":
         prompt = [{"role": "system", "content": system}, *prompt]
@@ -159,7 +177,7 @@ def _names_a_turn(text: str, turns: list[Turn]) -> bool:
 
 
 def _number(value: Any, field: str) -> float | None:
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and value.strip().lower() in _UNKNOWN):
         return None
     try:
         number = math.inf if isinstance(value, bool) else float(value)
@@ -180,34 +198,47 @@ def _source(value: Any) -> str:
 
 
 def _mean_rating(row: Mapping[str, Any], field: str) -> float | None:
-    """The mean of an answer's ratings by aspect, or the one number that stands for it."""
+    """The mean of an answer's ratings, by aspect or in a list; or the one number in its place."""
     value = row.get(field)
+    if isinstance(value, list):
+        value = dict(enumerate(value, start=1))
     if not isinstance(value, Mapping):
         return _number(value, field)
-    ratings = [_number(rating, f"{field}.{aspect}") for aspect, rating in value.items()]
+    ratings = [
+        # UltraFeedback itself has an object with the rating and its rationale.
+        _number(
+            rating.get("Rating") if isinstance(rating, Mapping) else rating, f"{field}.{aspect}"
+        )
+        for aspect, rating in value.items()
+    ]
     known = [rating for rating in ratings if rating is not None]
     return sum(known) / len(known) if known else None
 
 
-def _votes(row: Mapping[str, Any]) -> tuple[list[str] | None, set[str]]:
-    """Votes relative to the observed orientation, and the fields that are no metadata then."""
+def _votes(row: Mapping[str, Any]) -> list[str] | None:
+    """Votes relative to the observed orientation; other things of that name are metadata."""
     votes = row.get("votes")
-    if not isinstance(votes, list) or not all(isinstance(vote, str) for vote in votes):
-        return None, {name for name in FIELDS if name != "votes"}
+    if isinstance(votes, str) and votes in VOTES:
+        votes = [votes]
+    if not isinstance(votes, list) or not all(isinstance(v, (str, type(None))) for v in votes):
+        return None
     for vote in votes:
         if vote not in VOTES:
-            raise RowError("unknown-vote", f"a vote is {shown(vote)}; known are {VOTES}")
-    return votes, set(FIELDS)
+            raise RowError("unknown-vote", f"a vote is {shown(vote)}; known are {', '.join(VOTES)}")
+    return votes
 
 
-def _metadata(row: Mapping[str, Any], fields: set[str]) -> str:
+def _metadata(row: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
+    """The fields that are no part of the pair, as JSON."""
+    used = {"prompt", "chosen", "rejected", "score_chosen", "score_rejected", "source", "split"}
+    used |= {"votes"} if pair["votes"] is not None else set()
+    used |= {"system"} if row.get("system") == pair["prompt"][0]["content"] else set()
     # UltraFeedback's `messages` says the chosen dialogue again, and is not kept twice.
     repeats = [row["chosen"], row["rejected"]]
     extra = {
         name: value
         for name, value in row.items()
-        if name not in fields - {"ratings_chosen", "ratings_rejected"}
-        and not (isinstance(value, list) and value in repeats)
+        if name not in used and not (isinstance(value, list) and value in repeats)
     }
     try:
         return json.dumps(extra, ensure_ascii=True, default=str)
@@ -229,7 +260,10 @@ def _answer_marks(prompt: list[Turn], chosen: str, rejected: str) -> Iterator[Ma
     if chosen == rejected:
         yield "identical", "chosen and rejected are the same text"
     elif plain_text(chosen) == plain_text(rejected):
-        yield "nearly-identical", "chosen and rejected differ in line ends or white space only"
+        yield (
+            "nearly-identical",
+            "chosen and rejected differ in line ends, Unicode form or white space only",
+        )
     elif chosen.startswith(rejected) or rejected.startswith(chosen):
         shorter = "rejected" if chosen.startswith(rejected) else "chosen"
         yield "prefix", f"{shorter} is the beginning of the other answer"

@@ -43,11 +43,13 @@ RULES: dict[str, Rule] = {
         "both answers are the same but for line ends, Unicode form and outer white space", "keep"
     ),
     "prefix": Rule("one answer is the beginning of the other", "keep"),
-    "repeats-prompt": Rule("both answers begin with the text of the prompt", "keep"),
+    "repeats-prompt": Rule(
+        "both answers begin with the prompt's text (20 characters or more)", "keep"
+    ),
     "equal-scores": Rule("both answers have the same score: a tie by the scores", "keep"),
     "inverted-scores": Rule("the chosen answer has the lower score", "keep"),
     "ten-was-one": Rule(
-        "a score of 10 that may be UltraFeedback's 1, misread by its release", "keep"
+        "a score of 10 that may be a 1, misread by a release of UltraFeedback", "keep"
     ),
     "ratings-disagree": Rule("the mean of the ratings contradicts the scores", "keep"),
     "tied-votes": Rule("as many votes for either answer: the orientation is random", "keep"),
@@ -55,7 +57,8 @@ RULES: dict[str, Rule] = {
     "inferred-prompt": Rule("there is no prompt field: it was read from the answers", "keep"),
     "contaminated-exact": Rule("the prompt is one of the evaluation prompts", "keep"),
     "contaminated-ngram": Rule("the prompt shares long runs of words with one of them", "keep"),
-    "duplicate": Rule("the same pair was read before", "drop"),
+    "duplicate": Rule("the same pair, with the same votes, was read before in its split", "drop"),
+    "other-votes": Rule("the same pair was read before, with other votes", "keep"),
     "near-duplicate": Rule(
         "as a pair read before, but for line ends, Unicode form and outer white space", "keep"
     ),

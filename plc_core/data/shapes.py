@@ -11,6 +11,9 @@ from plc_core.data.pairs import DataError
 from plc_core.data.rules import RowError
 from plc_core.data.votes import parse_vote
 
+FIELDS = ("answers", "text", "completion_a", "completion_b", "response_a", "response_b")
+"""The fields of rows that are no pairs yet, beside those of `rows.FIELDS`."""
+
 _ANNOTATIONS = ("normal_worker_annotations", "expert_worker_annotations")
 
 
@@ -23,16 +26,20 @@ def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         RowError: for a ranking without two ranks, or a vote that is not known.
     """
-    if "chosen" in row or "rejected" in row:
+    # A table gives every row all the names, and null where one has no such.
+    given = {name for name, value in row.items() if value is not None}
+    if given & {"chosen", "rejected"}:
         return row
-    if isinstance(row.get("answers"), list):
+    if "answers" in given and isinstance(row["answers"], list):
         return _from_ranking(row)
-    if "completion_a" in row and "completion_b" in row:
+    if {"completion_a", "completion_b"} <= given:
         return _from_multipref(row)
-    if "response_a" in row and "response_b" in row:
-        rest = {k: v for k, v in row.items() if k not in ("response_a", "response_b", "votes")}
+    if {"response_a", "response_b"} <= given:
+        left_out = ("response_a", "response_b", "votes", "chosen", "rejected")
+        rest = {name: value for name, value in row.items() if name not in left_out}
         votes = row.get("votes")
-        if not isinstance(votes, Sequence) or isinstance(votes, str):
+        votes = [votes] if isinstance(votes, str) else votes
+        if not isinstance(votes, list):
             raise RowError("wrong-type", "votes is not a list")
         return _from_votes(rest, row["response_a"], row["response_b"], votes)
     return row
@@ -45,7 +52,7 @@ def _from_ranking(row: Mapping[str, Any]) -> dict[str, Any]:
     of rank. The score is the negative rank, so that more is better.
     """
     answers = [_ranked(answer, n) for n, answer in enumerate(row["answers"], start=1)]
-    answers.sort(key=lambda answer: answer[0])
+    answers.sort(key=lambda answer: (answer[0], _hash(answer[1])))  # in any order of the file
     # Nectar repeats an answer where it had fewer than seven.
     lower = [a for a in answers if a[0] > answers[0][0] and a[1] != answers[0][1]]
     if not lower:
@@ -67,19 +74,24 @@ def _ranked(answer: Any, number: int) -> tuple[float, Any, Any]:
     rank = answer.get("rank") if isinstance(answer, Mapping) else None
     if isinstance(rank, bool) or not isinstance(rank, (int, float)) or rank != rank:
         raise RowError("wrong-type", f"answer {number} has no rank that is a number")
-    return float(rank), answer.get("answer"), answer.get("model")
+    try:
+        return float(rank), answer.get("answer"), answer.get("model")
+    except OverflowError:
+        raise RowError("wrong-type", f"the rank of answer {number} is too large") from None
 
 
 def _from_multipref(row: Mapping[str, Any]) -> dict[str, Any]:
     votes = []
     for name in _ANNOTATIONS:
-        annotations = row.get(name)
-        for annotation in annotations if annotations is not None else ():
+        annotations = row.get(name) or []
+        if not isinstance(annotations, list):
+            raise RowError("wrong-type", f"{name} is not a list")
+        for annotation in annotations:
             vote = annotation.get("overall_pref") if isinstance(annotation, Mapping) else None
             votes.append(vote)
-    used = {"completion_a", "completion_b", "text", "model_a", "model_b"}
+    used = {"completion_a", "completion_b", "text", "model_a", "model_b", "chosen", "rejected"}
     rest = {name: value for name, value in row.items() if name not in used}
-    rest["prompt"] = row.get("text")
+    rest["prompt"] = row.get("text", row.get("prompt"))
     models = row.get("model_a"), row.get("model_b")
     return _from_votes(rest, row["completion_a"], row["completion_b"], votes, models)
 

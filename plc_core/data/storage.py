@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from plc_core.files import RunError, cache_dir
 BATCH_ROWS = 1000
 BATCH_BYTES = 64 * 2**20
 """A batch is closed at either bound: offsets of text in one Arrow batch end at 2 GiB."""
+
+
+_STALE_SECONDS = 86_400
 
 
 def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
@@ -54,6 +58,7 @@ def scratch_file() -> Iterator[Path]:
     folder = cache_dir() / "scratch"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".arrow", delete=False) as file:
             path = Path(file.name)
     except OSError as error:
@@ -65,6 +70,14 @@ def scratch_file() -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a process that was killed has left there a day ago or more."""
+    for path in folder.glob("*.arrow"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                path.unlink()
 
 
 def dataset_from_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Dataset:

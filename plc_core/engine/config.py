@@ -33,15 +33,17 @@ class DataConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     model: str = "world"  # "world", a local folder, or a name on the hub
-    data: str = "world"  # "world", a public dataset by name, or a file or folder of pairs
+    data: str = Field(
+        "world", min_length=1
+    )  # "world", a public dataset by name, or a file or folder of pairs
     data_files: str | None = None  # a local copy of the public dataset
     data_revision: str | None = None  # of the public dataset, instead of the pinned one
     data_split: str | None = "train"  # None keeps all
     data_columns: dict[str, str] = Field(default_factory=dict)  # as {"prompt": "input"}
     data_actions: dict[str, str] = Field(default_factory=dict)  # as {"prefix": "drop"}
     evaluation_prompts: str | None = None  # a file of prompts to find among the training prompts
-    num_pairs: int | None = Field(None, gt=0)  # None: all rows of the file; 6144 of the world
-    max_length: int = Field(1024, ge=4)  # tokens of prompt and longer response
+    num_pairs: int | None = Field(None, gt=0)  # first rows to read; None: all; 6144 of the world
+    max_length: int = Field(1024, ge=4, le=1_000_000)  # tokens of prompt and longer response
     seed: int = Field(0, ge=0, lt=2**32)  # pairs, corruption, order and adapters
 
     @model_validator(mode="after")
@@ -135,7 +137,7 @@ class TrainConfig(DataConfig):
         if (self.flips == "lowest-margin") != (self.margins_run is not None):
             raise ValueError("flips lowest-margin and margins_run need each other")
         if self.tie_rate and self.data != "world" and self.tie_pool is None:
-            raise ValueError(f"tie_rate needs a tie_pool: {self.data!r} has no ties of its own")
+            raise ValueError("tie_rate needs a tie_pool, a file of pairs with equal scores")
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,15 @@ from plc_core.data import Pairs
 from plc_core.data.storage import read_batches, write_batches
 from plc_core.engine.encoding import Conversation, Encoded, PairIds, encode_all
 from plc_core.engine.templates import ChatFormat, chat_format, probe
-from plc_core.files import RunError, cache_dir, exclusive, read_json, replacing, write_json
+from plc_core.files import (
+    RunError,
+    cache_dir,
+    checksum,
+    exclusive,
+    read_json,
+    replacing,
+    write_json,
+)
 from plc_core.progress import Progress
 
 TOKENS = Features(
@@ -41,7 +48,7 @@ _NOTES = {
     "refused": Value("string"),  # why there are no tokens, else null
 }
 _SCHEMA: pa.Schema = Features(dict(TOKENS) | _NOTES).arrow_schema
-_VERSION = 1
+_CODE = ("encoding", "templates", "token_cache")
 """Of this code: to be raised with every change of the tokens that it gives."""
 
 
@@ -105,7 +112,7 @@ def token_file(
                 rows = write_batches(
                     temporary, _SCHEMA, _batches(pairs, chat, progress or Progress())
                 )
-            write_json(_seal(path), {"rows": rows, "crc32": _checksum(path)})
+            write_json(_seal(path), {"rows": rows, "crc32": checksum(path)})
     return TokenFile(path)
 
 
@@ -166,14 +173,19 @@ def _key(pairs: Pairs, chat: ChatFormat) -> str:
     else:
         digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
     parts = [
-        _VERSION, tokenizers.__version__, transformers.__version__, type(tokenizer).__qualname__,
+        *(Path(__file__).with_name(f"{name}.py").read_text() for name in _CODE),
+        tokenizers.__version__, transformers.__version__, type(tokenizer).__qualname__,
         str(tokenizer.special_tokens_map), tokenizer.get_chat_template(),
         tokenizer.split_special_tokens, chat.special.pattern,
         probe(tokenizer),  # some templates write the date
     ]  # fmt: skip
     digest.update(json.dumps(parts).encode())
-    for batch in pairs.dataset.select_columns(["pair_id"]).with_format("arrow").iter(10_000):
+    for batch in pairs.batches(["pair_id", "injected_tie", "chosen"]):
         digest.update("\n".join(batch["pair_id"].to_pylist()).encode() + b"\n")
+        # The orientation of an injected tie is drawn anew: its id does not say which answer is
+        # which, as that of a pair that was read, flipped or not, does.
+        for text in batch.filter(batch["injected_tie"])["chosen"].to_pylist():
+            digest.update(hashlib.sha256(text.encode()).digest())
     return digest.hexdigest()[:32]
 
 
@@ -184,13 +196,5 @@ def _seal(path: Path) -> Path:
 def _whole(path: Path, rows: int) -> bool:
     with contextlib.suppress(RunError, OSError):
         seal = read_json(_seal(path))
-        return seal == {"rows": rows, "crc32": _checksum(path)}
+        return seal == {"rows": rows, "crc32": checksum(path)}
     return False
-
-
-def _checksum(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(2**22):
-            value = zlib.crc32(block, value)
-    return value

@@ -30,8 +30,8 @@ _KINDS = {
     "truncated": "are longer than max_length and lost tokens",
     "identical-tokens": "have the same tokens on both sides and train nothing",
     "folded": "have their system turn inside the user's: the chat template takes no system turn",
-    "own": "have an answer whose tokens merge with what the chat template writes around it, so "
-    "that the answer's own tokens are used",
+    "own": "have an answer that the chat template would make share a token with the prompt; it is "
+    "tokenised by itself",
 }
 _RULES = tuple(_KINDS)[:4]
 _REASONS = {
@@ -105,8 +105,8 @@ def tokenize_pairs(
             an action is unknown, max_length is too small, or the tokenizer has no template or no
             terminator.
     """
-    if max_length < 4:
-        raise DataError(f"max_length is {max_length}; a pair needs at least 4 tokens.")
+    if type(max_length) is not int or not 4 <= max_length < 2**31:
+        raise DataError(f"max_length is {max_length!r}; a pair needs at least 4 tokens.")
     try:
         decided = chosen_actions(actions or {})
     except ValueError as error:
@@ -147,6 +147,8 @@ def truncation_table(
     shares truncated_share, identical_share, lost_share. Refused pairs do not count. Identical are
     pairs with the same tokens on both sides, which train nothing.
     """
+    if wrong := [length for length in lengths if length < 4]:
+        raise DataError(f"A maximum length is {wrong[0]}; a pair needs at least 4 tokens.")
     file = token_file(pairs, tokenizer, progress)
     count, tokens = int((~file.refused).sum()), int(file.sizes.sum())
     rows = []

@@ -77,8 +77,12 @@ def _shortened(
     cut = sizes < ends - starts
     if not cut.any():
         return lists
-    # A model that was trained with a first token is at a loss without it.
+    # A model that was trained with a first token is at a loss without it. In ChatML the same token
+    # begins every turn, and would make a turn without a role of what is left.
     headed = cut & (values[starts] == first) if first is not None else None
+    if headed is not None:
+        often = np.add.reduceat(np.append(values, -1) == first, np.stack([starts, ends], 1).ravel())
+        headed &= often[::2] == 1
     starts, ends = (ends - sizes, ends) if keep_end else (starts, starts + sizes)
     bounds = zip(starts.tolist(), ends.tolist(), strict=True)
     shortened = np.concatenate([values[start:end] for start, end in bounds])

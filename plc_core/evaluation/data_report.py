@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pandas as pd
 from pydantic import Field
-from transformers import PreTrainedTokenizerBase
 
 from plc_core.data import Pairs
 from plc_core.engine.config import DataConfig
 from plc_core.engine.models import load_tokenizer
+from plc_core.engine.tokens import Tokens, tokenize_pairs, truncation_table
 from plc_core.engine.training_pairs import read_pairs
 from plc_core.files import project_path
 from plc_core.progress import Progress
@@ -20,7 +22,9 @@ class DataReportConfig(DataConfig):
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
-    lengths: list[int] = Field([256, 512, 1024, 2048], min_length=1)  # tokens to cut pairs to
+    lengths: list[Annotated[int, Field(ge=4)]] = Field(
+        [256, 512, 1024, 2048], min_length=1
+    )  # tokens to cut pairs to
 
 
 def open_data_report(config: DataReportConfig) -> Run:
@@ -29,12 +33,25 @@ def open_data_report(config: DataReportConfig) -> Run:
     return create_run(project_path(config.runs_dir), config.name, info)
 
 
-def read_for_report(config: DataReportConfig, run: Run) -> tuple[Pairs, PreTrainedTokenizerBase]:
-    """The pairs and the model's tokenizer; what validation found is kept in the report's folder."""
+def read_for_report(config: DataReportConfig, run: Run) -> Pairs:
+    """The pairs; where they come from is kept in the report's folder."""
     pairs = read_pairs(config, Progress(run))
-    run.write_findings(pairs.findings)
     run.update_info(data={"origin": pairs.origin, "fingerprint": pairs.fingerprint})
-    return pairs, load_tokenizer(config.model)
+    return pairs
+
+
+def tokens_for_report(
+    config: DataReportConfig, run: Run, pairs: Pairs
+) -> tuple[Tokens, pd.DataFrame]:
+    """The tokens of the pairs, and what each of the lengths would cut.
+
+    All that was found, in rows and tokens, is written to findings.parquet in the report's folder.
+    """
+    tokenizer = load_tokenizer(config.model)
+    progress = Progress(run)
+    tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
+    run.write_findings(tokens.pairs.findings)
+    return tokens, truncation_table(pairs, tokenizer, config.lengths)
 
 
 def answer_sizes(pairs: Pairs) -> pd.DataFrame:

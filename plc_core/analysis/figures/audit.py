@@ -38,7 +38,8 @@ def routing_by_state(table: pd.DataFrame) -> go.Figure:
             error_y=whiskers(rows["mean"], rows["low"], rows["high"], STATE_COLOURS[state]),
             hovertemplate=f"%{{x}}<br>mean q_{state} %{{y:.3f}}<extra></extra>",
         )
-    figure.update_yaxes(title_text="mean routing weight", rangemode="tozero")
+    # Of a few pairs an interval reaches beyond what a weight can be.
+    figure.update_yaxes(title_text="mean routing weight", range=[0, 1])
     return finish(figure, 340, barmode="group", bargap=0.3)
 
 

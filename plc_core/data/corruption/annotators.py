@@ -72,7 +72,7 @@ def simulate_votes(
     Raises:
         DataError: for fewer than one annotator, a negative parameter, and pairs without scores.
     """
-    if annotators < 1:
+    if type(annotators) is not int or annotators < 1:
         raise DataError(f"Votes need at least one annotator; annotators is {annotators}.")
     _check_parameters(noise, threshold, length_bias)
     _check_scores(pairs)

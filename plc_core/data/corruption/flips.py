@@ -87,6 +87,8 @@ def flip_hardest(
             "by='lowest-margin' needs margins: those of a model trained on the clean labels, by "
             "pair id. Without such a model, use by='largest-gap' or by='smallest-gap'."
         )
+    if margins is not None and not isinstance(margins, (Mapping, pd.Series)):
+        raise DataError(f"margins are by pair id, as a dict; they are a {type(margins).__name__}.")
     if by != "lowest-margin" and margins is not None:
         raise DataError(f"by={by!r} does not use margins; leave them out.")
     keys = read_columns(pairs, _KEYS)

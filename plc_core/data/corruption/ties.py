@@ -7,6 +7,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -73,7 +74,24 @@ def inject_ties(pairs: Pairs, pool: Pairs, rate: float, seed: int) -> Pairs:
         rows[here] = len(batch) + np.arange(len(here))
         return pa.concat_tables([batch, injected.cast(batch.schema)]).take(rows)
 
-    return pairs.map(replaced)
+    changed = pairs.map(replaced)
+    gone, come = keys["pair_id"].iloc[places], _ids_at(pool, ties[:count])
+    return replace(changed, findings=_findings(pairs, pool, gone, come))
+
+
+def _ids_at(pool: Pairs, rows: np.ndarray) -> pd.Series:
+    return read_columns(pool, ["pair_id"])["pair_id"].iloc[rows]
+
+
+def _findings(pairs: Pairs, pool: Pairs, gone: pd.Series, come: pd.Series) -> pa.Table:
+    """What validation found: of the pool in the ties, and no more in the pairs they replace."""
+    left = pc.and_(
+        pc.equal(pairs.findings["action"], "keep"),
+        pc.is_in(pairs.findings["pair_id"], pa.array(gone, pa.string())),
+    )
+    new = pc.is_in(pool.findings["pair_id"], pa.array(come, pa.string()))
+    kept = pc.and_(pc.equal(pool.findings["action"], "keep"), new)
+    return pa.concat_tables([pairs.findings.filter(pc.invert(left)), pool.findings.filter(kept)])
 
 
 def _usable(pool: Pairs, taken: pd.Series, seed: int) -> np.ndarray:

@@ -1,0 +1,168 @@
+"""The first pass of validation: one row after the other becomes a staged pair, or a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from plc_core.data.contamination import EvaluationPrompts
+from plc_core.data.facts import Facts
+from plc_core.data.pairs import SCHEMA, DataError
+from plc_core.data.rows import normalised
+from plc_core.data.rules import FINDINGS, Action, RowError
+from plc_core.data.shapes import plain_row
+from plc_core.data.storage import BATCH_BYTES, BATCH_ROWS
+
+
+class RawRow(NamedTuple):
+    """A row as it was read: its file, its number in it from 1, and the split of the file."""
+
+    file: str
+    number: int
+    value: Any
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is done with rows besides reading them.
+
+    Attributes:
+        actions: of the rules that shall not have their default.
+        evaluation: prompts to find in the training prompts.
+        columns: the names of the rows' fields, by the names that are read, as {"prompt": "input"}.
+        split: the only split to keep; None keeps all.
+        sample: the number of pairs to keep, chosen by hash; None keeps all.
+        seed: of the sample.
+    """
+
+    actions: Mapping[str, str] = field(default_factory=dict)
+    evaluation: EvaluationPrompts | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    split: str | None = None
+    sample: int | None = None
+    seed: int = 0
+
+
+STAGED = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("reasons", pa.list_(pa.string())),  # of the marks
+        pa.field("file", pa.string()),
+        pa.field("row", pa.int64()),
+    ]
+)
+
+
+_MOST_CHARACTERS = 2**29  # of up to four bytes; offsets of text in an Arrow batch end at 2 GiB
+
+
+class Reading:
+    """The first pass: one row after the other."""
+
+    def __init__(
+        self,
+        source: str,
+        options: Options,
+        actions: Mapping[str, Action],
+        log: pa.RecordBatchWriter,
+    ) -> None:
+        self.source = source
+        self.options = options
+        self.actions = actions
+        self.log = log
+        self.facts = Facts()
+        self.rows = 0
+        self._problems: list[dict[str, Any]] = []
+
+    def staged(self, rows: Iterable[RawRow]) -> Iterator[pa.RecordBatch]:
+        """The pairs in batches; rows that are none go to the log of findings."""
+        batch: list[dict[str, Any]] = []
+        size = 0
+        for raw in rows:
+            self.rows += 1
+            pair = self._pair(raw)
+            if pair is None:
+                continue
+            self.facts.add(pair, raw.file, raw.number)
+            batch.append(pair)
+            size += _characters(pair)
+            if (
+                len(batch) >= BATCH_ROWS or 4 * size > BATCH_BYTES
+            ):  # a character has 4 bytes at most
+                yield pa.RecordBatch.from_pylist(batch, STAGED)
+                batch, size = [], 0
+        if batch:
+            yield pa.RecordBatch.from_pylist(batch, STAGED)
+        self._flush()
+
+    def _pair(self, raw: RawRow) -> dict[str, Any] | None:
+        try:
+            if not isinstance(raw.value, Mapping):
+                kind = type(raw.value).__name__
+                raise RowError("wrong-type", f"expected an object, found a {kind}")
+            row = plain_row(_renamed(raw.value, self.options.columns))
+            pair, marks = normalised(row, self.source or raw.file, raw.split)
+        except RowError as problem:
+            self._drop(raw, None, problem.rule, str(problem))
+            return None
+        if _characters(pair) > _MOST_CHARACTERS:
+            self._drop(
+                raw, pair["pair_id"], "wrong-type", "its texts have more than 2**29 characters"
+            )
+            return None
+        if self.options.evaluation is not None:
+            found = self.options.evaluation.find(pair["prompt"])
+            marks += [found] if found else []
+        for rule, reason in marks:
+            if self.actions[rule] != "keep":
+                self._drop(raw, pair["pair_id"], rule, reason)
+                return None
+        pair["marks"] = [rule for rule, _ in marks]
+        pair["reasons"] = [_sayable(reason) for _, reason in marks]
+        return pair | {"file": raw.file, "row": raw.number}
+
+    def _drop(self, raw: RawRow, pair: str | None, rule: str, reason: str) -> None:
+        if self.actions[rule] == "error":
+            file = f" of {raw.file}" if raw.file else ""
+            raise DataError(f"Row {raw.number:,}{file}, {rule}: {reason}.")
+        place = {"file": raw.file, "row": raw.number, "pair_id": pair}
+        self._problems.append(finding(rule, reason, "drop", place))
+        if len(self._problems) >= BATCH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._problems:
+            self.log.write_batch(pa.RecordBatch.from_pylist(self._problems, FINDINGS))
+            self._problems = []
+
+
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, Any]:
+    if not columns:
+        return row
+    taken = set(columns.values())
+    # A field that gives way to a mapped one is kept beside it, as metadata.
+    rest = {
+        f"{name}_unmapped" if name in columns else name: value
+        for name, value in row.items()
+        if name not in taken
+    }
+    return rest | {ours: row.get(theirs) for ours, theirs in columns.items()}
+
+
+def _characters(pair: Mapping[str, Any]) -> int:
+    texts = [turn["content"] for turn in pair["prompt"]]
+    return sum(map(len, (*texts, pair["chosen"], pair["rejected"], pair["metadata"])))
+
+
+def finding(rule: str, reason: str, action: Action, row: Mapping[str, Any]) -> dict[str, Any]:
+    places = {name: row[name] for name in ("file", "row", "pair_id")}
+    return {"rule": rule, "action": action, "reason": _sayable(reason), **places}
+
+
+def _sayable(reason: str) -> str:
+    # Reasons quote the data, which may hold what UTF-8 cannot.
+    return reason.encode("utf-8", "backslashreplace").decode()

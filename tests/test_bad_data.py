@@ -1,0 +1,406 @@
+"""Bad input of every kind that was once let through: files, rows, arguments, the cache, time."""
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from datasets import Dataset, DatasetDict
+
+from plc_core.data import DataError, inject_ties, load_pairs, pairs_from_rows, tie_pool
+from plc_core.data.dialogues import is_visible, plain_text
+from plc_core.data.storage import scratch_file
+from plc_core.engine.models import load_tokenizer
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.files import cache_dir
+from tests.test_sources import ROWS, TEXT, written, zstd
+
+U = {"role": "user", "content": "Hi"}
+A = {"role": "assistant", "content": "Hello"}
+B = {"role": "assistant", "content": "Go away"}
+S = {"role": "system", "content": "Be kind."}
+ROW = {"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}
+
+
+def read(*rows):
+    return pairs_from_rows(rows, "test")
+
+
+def only(row):
+    [pair] = read(row).dataset
+    return pair
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_null_is_a_row_and_a_blank_line_is_none(tmp_path):
+    lines = written(tmp_path / "a.jsonl", f"null\n\n{json.dumps(ROW)}\nnull\n")
+    array = written(tmp_path / "a.json", json.dumps([None, ROW, None]))
+    for path, rows in ((lines, [1, 4]), (array, [1, 3])):
+        pairs = load_pairs(path)
+        assert (pairs.rows_read, len(pairs)) == (3, 1)
+        assert pairs.report().of_rule("wrong-type")["row"].tolist() == rows
+
+
+def test_names_that_a_table_fills_with_null_are_not_there(tmp_path):
+    ho = {"from": "human", "value": "Ho"}
+    rows = [
+        {"prompt": None, "chosen": [U, A], "rejected": [U, B]},
+        {"prompt": None, "chosen": [ho, {"from": "gpt", "value": "Hey"}],
+         "rejected": [ho, {"from": "gpt", "value": "No"}]},
+    ]  # fmt: skip
+    keys = ("role", "content", "from", "value")
+    full = [
+        {k: [dict.fromkeys(keys) | m for m in v] if v else v for k, v in r.items()} for r in rows
+    ]
+    Dataset.from_list(full).to_parquet(tmp_path / "mixed.parquet")
+    assert load_pairs(tmp_path / "mixed.parquet").dataset["chosen"][:] == ["Hello", "Hey"]
+    voted = {"prompt": "Hi", "response_a": "Hello", "response_b": "Go", "votes": ["a"]}
+    assert only(voted | {"chosen": None, "rejected": None})["chosen"] == "Hello"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [S, U], "chosen": [U, A], "rejected": [U, B]},
+        {"prompt": [U], "chosen": [S, U, A], "rejected": [S, U, B]},
+        {"prompt": [S, U], "chosen": "Hello", "rejected": [U, B]},
+        {"prompt": "Hi", "system": "Be kind.", "chosen": [U, A], "rejected": [U, B]},
+        {"prompt": "", "chosen": [S, U, A], "rejected": [S, U, B]},
+        {"prompt": [], "chosen": [S, U, A], "rejected": "Go away"},
+    ],
+)
+def test_a_system_turn_that_one_of_them_leaves_out_is_part_of_the_prompt(row):
+    pair = only(row)
+    assert pair["prompt"] == [S, U]
+    assert (pair["chosen"], pair["rejected"]) == ("Hello", "Go away")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_both_spellings_of_a_dialogue_are_the_same_pair(end):
+    prompt = f"{end}{end}Human: Hi{end}{end}Assistant:"
+    one = only({"prompt": prompt, "chosen": " Hello", "rejected": " Go\n\nAssistant: away"})
+    other = only({"chosen": f"{prompt} Hello", "rejected": f"{prompt} Go\n\nAssistant: away"})
+    assert one["pair_id"] == other["pair_id"]
+    assert one["chosen"] == "Hello"
+
+
+def test_numbers_that_are_not_known_are_none_and_ratings_come_in_many_forms():
+    pair = only(ROW | {"score_chosen": "N/A", "score_rejected": "7"})
+    assert (pair["score_chosen"], pair["score_rejected"]) == (None, 7)
+    ten = {"score_chosen": 10, "score_rejected": 3}
+    for ratings in ([1, 2], {"helpfulness": "1"}, {"helpfulness": {"Rating": "2"}, "truth": "N/A"}):
+        assert list(only(ROW | ten | {"ratings_chosen": ratings})["marks"]) == ["ten-was-one"]
+
+
+def test_a_rule_marks_a_row_once():
+    row = ROW | {"score_chosen": 10, "score_rejected": 10, "source": "ultrafeedback"}
+    report = read(row).report()
+    assert report.count("ten-was-one") == 1
+    assert "score_chosen is 10" in str(report)
+    assert "score_rejected is 10" in str(report)
+
+
+def test_headlines_speak_of_the_pairs_that_were_kept():
+    tie = ROW | {"score_chosen": 1, "score_rejected": 1}
+    dropped = pairs_from_rows([tie, ROW], "test", options=_options({"equal-scores": "drop"}))
+    assert "Ties" not in str(dropped.report())
+
+
+def _options(actions):
+    from plc_core.data import Options
+
+    return Options(actions=actions)
+
+
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        ({"text": "q", "completion_a": "x", "completion_b": "y",
+          "normal_worker_annotations": 5}, "wrong-type"),
+        ({"prompt": "q", "answers": [{"answer": "a", "rank": int("1" * 400)},
+                                     {"answer": "b", "rank": 2}]}, "wrong-type"),
+        (ROW | {"ratings_chosen": {"\ud800": "x"}}, "wrong-type"),
+        ({"prompt": "q", "response_a": "x", "response_b": "y", "votes": 3}, "wrong-type"),
+        (5, "wrong-type"),
+        (None, "wrong-type"),
+    ],
+)  # fmt: skip
+def test_odd_rows_are_listed(row, rule):
+    pairs = read(row)
+    assert [f["rule"] for f in pairs.findings.to_pylist()] == [rule]
+
+
+def test_votes_that_are_something_else_are_metadata_and_system_is_never_lost():
+    pair = only(ROW | {"votes": 12, "system": 3})
+    assert pair["votes"] is None
+    assert json.loads(pair["metadata"]) == {"votes": 12, "system": 3}
+    assert only(ROW | {"votes": "tie"})["votes"] == ["tie"]
+    with pytest.raises(DataError, match="unknown-vote: a vote is 'maybe'; known are chosen"):
+        read(ROW | {"votes": ["tie", "maybe"]})
+
+
+def test_ranks_that_are_level_do_not_follow_the_order_of_the_file():
+    answers = [
+        {"answer": text, "rank": rank} for text, rank in zip("abcd", (1, 1, 2, 2), strict=True)
+    ]
+    ids = {only({"prompt": "q", "answers": order})["pair_id"] for order in (answers, answers[::-1])}
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("text", ["\u3164", "\u2800", "\ufe0f", "\u0301", "\u200b\n"])
+def test_what_cannot_be_seen_is_blank(text):
+    assert not is_visible(text)
+
+
+@pytest.mark.parametrize("text", ["\U0001fae9", "\ue000", ".", "\u00a0x"])
+def test_emoji_newer_than_python_can_be_seen(text):
+    assert is_visible(text)
+
+
+def arrow(path, table):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_compressed_tables_are_read(tmp_path, compress, kind):
+    if kind == "parquet":
+        Dataset.from_list(ROWS).to_parquet(tmp_path / "plain")
+    else:
+        table = pa.Table.from_pylist(ROWS)
+        arrow(tmp_path / "plain", table)
+    suffix = "gz" if compress is gzip.compress else "zst"
+    raw = compress((tmp_path / "plain").read_bytes())
+    assert len(load_pairs(written(tmp_path / f"pairs.{kind}.{suffix}", raw))) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.xlsx", b"PK\x03\x04....", "a zip file"),
+        ("a.jsonl.bz2", b"BZh91AY", "compressed by bzip2"),
+        ("a.jsonl.gz", gzip.compress(gzip.compress(b"{}")), "compressed twice"),
+        ("a.parquet", b"", "damaged"),
+        ("a.json", b"[" * 100_000, "not to be read as JSON|no JSON"),
+        ("a.jsonl", TEXT.encode() + '\n"é'.encode()[:-1], "line 6, byte 0 of it"),
+        ("a.csv", b"prompt,chosen,rejected\nx,\"[{'role': 'user'}]\",z", "as Python prints them"),
+        ("a.json", b'[5, {"prompt": 1}]', "expected an object, found a int"),
+    ],
+)
+def test_what_is_not_read_is_named(tmp_path, name, content, sentence):
+    with pytest.raises(DataError, match=f"(?s){sentence}"):
+        load_pairs(written(tmp_path / name, content))
+
+
+def test_tables_with_semicolons_marks_and_json_answers_are_read(tmp_path):
+    path = written(tmp_path / "a.csv", b"\xef\xbb\xbfprompt;chosen;rejected\nHi;a, b;c\n")
+    assert load_pairs(path).dataset["chosen"][:] == ["a, b"]
+    frame = pd.DataFrame({"prompt": ["Hi"], "chosen": ['{"value": 3}'], "rejected": ["[1]"]})
+    path = written(tmp_path / "b.csv", frame.to_csv(index=False))
+    assert load_pairs(path).dataset["chosen"][:] == ['{"value": 3}']
+    path = written(tmp_path / "c.csv", b"\xef\xbb\xbfprompt,chosen,rejected\nHi,a,b\n")
+    assert len(load_pairs(path, encoding="UTF8")) == 1
+
+
+def test_an_array_in_another_encoding_is_an_array(tmp_path):
+    path = written(tmp_path / "a.json", json.dumps(ROWS).encode("utf-16"))
+    assert len(load_pairs(path, encoding="utf-16")) == 5
+
+
+@pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "utf-8\0", None, 5])
+def test_only_encodings_of_text_are_encodings(tmp_path, encoding):
+    with pytest.raises(DataError, match="no encoding"):
+        load_pairs(written(tmp_path / "a.jsonl", TEXT), encoding=encoding)
+
+
+def test_a_table_with_values_that_python_cannot_hold_names_the_rows(tmp_path):
+    table = pa.table({"prompt": ["x"], "chosen": ["y"], "rejected": ["z"],
+                      "when": pa.array([2**62], pa.timestamp("s"))})  # fmt: skip
+    arrow(tmp_path / "a.arrow", table)
+    with pytest.raises(DataError, match="rows 1 to 1: a value cannot be read"):
+        load_pairs(tmp_path / "a.arrow")
+
+
+def test_folders_that_are_not_whole_are_named(tmp_path):
+    parts = {"train_prefs": Dataset.from_list(ROWS), "test_prefs": Dataset.from_list(ROWS)}
+    DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    assert len(load_pairs(tmp_path / "saved", split="train")) == 5
+    with pytest.raises(DataError, match="its split is 'test', its split is 'train'"):
+        load_pairs(tmp_path / "saved", split="validation")
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train_prefs", "gone"]}')
+    with pytest.raises(DataError, match="not whole: no gone"):
+        load_pairs(tmp_path / "saved")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.jsonl").symlink_to(tmp_path / "nothing.jsonl")
+    with pytest.raises(DataError, match="a link to a file that is not there"):
+        load_pairs(tmp_path / "links")
+
+
+def test_a_missing_split_names_those_that_there_are(tmp_path):
+    rows = [row | {"split": f"{'train' if n else 'test'}_prefs"} for n, row in enumerate(ROWS)]
+    path = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError, match="'test_prefs', its split is 'train_prefs'"):
+        load_pairs(path, split="train")
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/x", "x" * 5000, "a\0b", ""])
+def test_paths_that_are_none_are_sentences(path):
+    for call in (lambda: load_pairs(path), lambda: load_pairs("hh-rlhf", files=path)):
+        with pytest.raises(DataError):
+            call()
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"limit": 0}, {"limit": -1}, {"limit": 2.5}, {"limit": True}, {"sample": 0},
+        {"sample": "3"}, {"seed": -1}, {"seed": 1.5}, {"seed": None}, {"columns": ["prompt"]},
+        {"columns": {"prompt": 5}}, {"actions": "drop"}, {"evaluation_prompts": [5]},
+        {"revision": "main"}, {"files": "x"},
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_meant_are_sentences(tmp_path, arguments):
+    with pytest.raises(DataError):
+        load_pairs(written(tmp_path / "a.jsonl", TEXT), **arguments)
+
+
+def test_the_world_takes_a_limit_and_a_seed_only():
+    with pytest.raises(DataError, match="a limit and a seed only"):
+        load_pairs("world", 8, actions={"prefix": "drop"})
+
+
+def test_a_limit_counts_the_rows_of_the_split(tmp_path):
+    written(tmp_path / "test.jsonl", TEXT)
+    written(tmp_path / "train.jsonl", TEXT)
+    pairs = load_pairs(tmp_path, 3, split="train")
+    assert len(pairs) == 3
+    assert pairs.rows_read == 8  # the test rows before them were read, and are listed
+
+
+def test_fields_of_votes_and_those_that_give_way_can_be_mapped(tmp_path):
+    rows = [{"question": "Hi", "prompt": "old", "left": "x", "right": "y", "votes": ["b"]}]
+    path = written(tmp_path / "a.jsonl", json.dumps(rows[0]))
+    columns = {"prompt": "question", "response_a": "left", "response_b": "right"}
+    pair = load_pairs(path, columns=columns).dataset[0]
+    assert (pair["prompt"][0]["content"], pair["chosen"]) == ("Hi", "y")
+    assert json.loads(pair["metadata"]) == {"prompt_unmapped": "old"}
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+
+
+def test_a_bit_that_flipped_in_the_cache_is_found(tmp_path):
+    path = written(tmp_path / "a.jsonl", TEXT + "  ")
+    pairs = load_pairs(path)
+    raw = bytearray(pairs.path.read_bytes())
+    raw[raw.index(b"Yes")] ^= 1
+    pairs.path.write_bytes(bytes(raw))
+    assert load_pairs(path).dataset["chosen"][0] == "Yes, 0."
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch):
+    from plc_core.data import sources
+
+    path = written(tmp_path / "a.jsonl", TEXT)
+    real = sources.rows_of_file
+
+    def changing(*arguments):
+        path.write_text(TEXT[: TEXT.index("\n")])
+        yield from real(*arguments)
+
+    monkeypatch.setattr(sources, "rows_of_file", changing)
+    with pytest.raises(DataError, match="changed while it was read"):
+        load_pairs(path)
+    monkeypatch.undo()
+    path.write_text(TEXT)
+    assert len(load_pairs(path)) == 5
+
+
+def test_what_a_killed_process_left_behind_is_swept_a_day_later():
+    import os
+
+    folder = cache_dir() / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    old, new = (written(folder / f"{name}.arrow", "x") for name in ("old", "new"))
+    os.utime(old, (0, 0))
+    with scratch_file():
+        pass
+    assert not old.exists()
+    assert new.exists()
+    new.unlink()
+
+
+def test_the_tokens_of_an_injected_tie_follow_its_orientation():
+    tokenizer = load_tokenizer("world")
+    prompt = "cook soup . cover chop , boil . skip bake ."
+    responses = [
+        {"prompt": prompt, "response": f"then {word} it .", "score": 1.0}
+        for word in ("chop", "boil")
+    ]
+    one = read({"prompt": prompt, "chosen": "well", "rejected": "so"})
+    orders = set()
+    for seed in range(6):
+        pairs = inject_ties(one, tie_pool(responses), 1.0, seed)
+        [row] = tokenize_pairs(pairs, tokenizer, 64).dataset
+        chosen = pairs.dataset["chosen"][0]
+        assert tokenizer.decode(row["chosen_ids"]) == f"{chosen} <eos>"
+        orders.add(chosen)
+    assert len(orders) == 2
+
+
+def test_a_fingerprint_does_not_depend_on_how_pairs_lie_in_batches():
+    pairs = read(*(ROW | {"prompt": f"q{n}"} for n in range(2500)))
+    assert pairs.map(lambda batch, _: batch).fingerprint == pairs.fingerprint
+    halves = pairs.map(lambda batch, _: batch)
+    assert halves.map(lambda batch, _: batch).fingerprint == pairs.fingerprint
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def seconds(function):
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def test_a_ring_of_thousands_under_one_prompt_takes_no_time():
+    rows = [
+        {"prompt": "q", "chosen": f"a{n}", "rejected": f"a{(n + 1) % 4000}"} for n in range(4000)
+    ]
+    pairs = read(*rows)
+    assert pairs.report().count("cycle") == 4000
+    assert seconds(lambda: read(*rows)) < 4
+
+
+def test_piled_up_marks_take_no_time():
+    assert seconds(lambda: plain_text("a" + "\u0300\u0316" * 100_000)) < 1
+    assert plain_text("cafe\u0301") == "caf\u00e9"
+
+
+def test_a_split_for_every_row_takes_no_time():
+    rows = [ROW | {"prompt": f"q{n}", "split": f"s{n}"} for n in range(10_000)]
+    assert seconds(lambda: read(*rows)) < 6
+
+
+def test_the_data_room_loads_no_torch_and_no_room_above_it():
+    code = (
+        "import sys, plc_core.data as _; above = ('torch', 'transformers', 'plc_core.engine', "
+        "'plc_core.runs', 'plc_core.analysis'); "
+        "print([name for name in above if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
