@@ -108,6 +108,9 @@ def same_turns(one: list[Turn], other: list[Turn]) -> bool:
     return bare(one) == bare(other)
 
 
+_LONG = 5000
+
+
 def without_system(turns: list[Turn]) -> list[Turn]:
     """The turns but for a system turn at their start."""
     return turns[1:] if turns and turns[0]["role"] == "system" else turns
@@ -123,7 +126,8 @@ def plain_text(text: str) -> str:
 
 def in_form(form: Literal["NFC", "NFKC"], text: str) -> str:
     """A text in a Unicode normal form; as it is where it piles up marks, which takes for ever."""
-    if text.isascii() or _piled_up().search(text):
+    # Putting marks in order takes the square of their number: of a short text, no time.
+    if text.isascii() or (len(text) > _LONG and _piled_up().search(text)):
         return text
     return unicodedata.normalize(form, text)
 
