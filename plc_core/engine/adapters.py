@@ -85,7 +85,7 @@ class _LowRank(torch.autograd.Function):
         else:
             both = x @ torch.cat((weight, a)).T
             low = both[:, width:].contiguous()
-            y = torch.addmm(both[:, :width], low, b.T)
+            y = both[:, :width] + low @ b.T
         ctx.save_for_backward(x, low, weight, a, b)
         return y if bias is None else y + bias
 
@@ -97,7 +97,7 @@ class _LowRank(torch.autograd.Function):
         if weight.shape[0] > width:
             both = dy @ torch.cat((weight, b), 1)
             dlow = both[:, width:].contiguous()
-            dx = torch.addmm(both[:, :width], dlow, a)
+            dx = both[:, :width] + dlow @ a
         else:
             dlow = dy @ b
             dx = torch.cat((dy, dlow), 1) @ torch.cat((weight, a))
