@@ -26,6 +26,7 @@ from plc_core.engine.packing import (
     StepCollator,
     balanced_bins,
     check_budget,
+    pair_sizes,
     pair_tokens,
 )
 from plc_core.engine.vocabulary import LogitTransform, token_logps
@@ -134,12 +135,13 @@ def test_a_pair_over_the_budget_is_named_with_what_to_raise():
     pairs = random_pairs(5, 97, 64)
     longest = max(pairs, key=pair_tokens)
     size = pair_tokens(longest)
+    assert pair_sizes(pairs).tolist() == [pair_tokens(row) for row in pairs]
     check_budget(pairs, size)
     check_budget(pairs, 0)
     with pytest.raises(
         DataError, match=f"Pair {longest['pair_id']} has {size} tokens .* least {size}"
     ):
-        check_budget([longest], size - 1)
+        check_budget(pairs, size - 1)
 
 
 # ---- masks and attention ------------------------------------------------------------------------

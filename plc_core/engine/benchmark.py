@@ -121,7 +121,7 @@ def needed_flops(model: PreTrainedModel, pairs: Dataset, lora_rank: int) -> floa
     linear = [m for n, m in model.get_decoder().named_modules() if _is_dense(n, m)]
     weights = sum(m.weight.numel() for m in linear)
     adapters = sum(lora_rank * sum(m.weight.shape) for m in linear)
-    tokens = sum(pair_tokens(row) for row in pairs)
+    tokens = sum(map(pair_tokens, pairs))
     responses = sum(len(r["chosen_ids"]) + len(r["rejected_ids"]) for r in pairs)
     seen = 0
     for row in pairs:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from plc_core.engine.attention import PACKED, attention_kind, attention_mask, whole_blocks
 from plc_core.engine.models import ModelError
-from plc_core.engine.packing import PairCollator
+from plc_core.engine.packing import PairCollator, pair_sizes
 from plc_core.engine.vocabulary import LogitTransform, token_logps
 
 
@@ -79,13 +79,13 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
             sliding window, state-space layers), and its log-probs would be wrong without a word.
     """
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    sizes = [sum(len(row[name]) for name in names) for row in tokens]
-    places = {max(range(len(sizes)), key=sizes.__getitem__), sizes.index(min(sizes))}
-    rows = [tokens[i] for i in sorted(places)]
+    sizes = pair_sizes(tokens)
+    places = sorted({int(sizes.argmax()), int(sizes.argmin())})
+    rows = [tokens[i] for i in places]
     was_training = model.training
     model.eval()
     with autocast(model.device, bf16):
-        batch = PairCollator(sum(sizes[i] for i in places))(rows)
+        batch = PairCollator(int(sizes[places].sum()))(rows)
         packed = torch.stack(pair_logps(model, {k: v.to(model.device) for k, v in batch.items()}))
         plain = torch.tensor(
             [[_plain_logp(model, r["prompt_ids"], r[side]) for r in rows] for side in names[1:]]
@@ -98,7 +98,7 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
         raise ModelError(
             f"The architecture {type(model).__name__} cannot be trained on packed rows: its "
             f"log-probs differ by {difference.max():.2g} nats from those of single sequences, as "
-            f"with a sliding window below {max(sizes)} tokens. Lower max_length, or use another "
+            f"with a sliding window below {sizes.max()} tokens. Lower max_length, or use another "
             "model."
         )
 

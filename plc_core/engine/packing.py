@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
+from datasets import Dataset
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -125,15 +127,23 @@ class StepCollator:
         ]
 
 
-def check_budget(pairs: Iterable[Mapping[str, Any]], tokens_per_forward: int) -> None:
+def check_budget(pairs: Dataset, tokens_per_forward: int) -> None:
     """DataError where a pair alone passes a forward's token budget; 0 is no budget."""
-    for row in pairs if tokens_per_forward else ():
-        if (size := pair_tokens(row)) > tokens_per_forward:
-            raise DataError(
-                f"Pair {row['pair_id']} has {size} tokens (its prompt once, and both responses), "
-                f"more than tokens_per_forward ({tokens_per_forward}): raise that to at least "
-                f"{size}, or lower max_length."
-            )
+    if not tokens_per_forward:
+        return
+    sizes = pair_sizes(pairs)
+    if (size := int(sizes.max())) > tokens_per_forward:
+        raise DataError(
+            f"Pair {pairs[int(sizes.argmax())]['pair_id']} has {size} tokens (its prompt once, and "
+            f"both responses), more than tokens_per_forward ({tokens_per_forward}): raise that to "
+            f"at least {size}, or lower max_length."
+        )
+
+
+def pair_sizes(pairs: Dataset) -> NDArray[np.int64]:
+    """`pair_tokens` of every pair, without reading the tokens."""
+    table = pairs.with_format("arrow")[:]
+    return np.sum([pc.list_value_length(table[name]).to_numpy() for name in _IDS], axis=0)
 
 
 def pair_tokens(row: Mapping[str, Any]) -> int:

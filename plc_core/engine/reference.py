@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -20,7 +21,7 @@ from transformers import PreTrainedModel
 from plc_core.engine.attention import attention_kind
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import model_identity
-from plc_core.engine.packing import StepCollator, pair_tokens
+from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.tokens import content_key
 from plc_core.files import RunError, exclusive, read_table, write_table
 from plc_core.progress import Progress
@@ -146,8 +147,7 @@ def _fill(
     was_training = model.training
     model.eval()
     rows = dataset.select(missing.values())
-    sizes = [pair_tokens(row) for row in rows]
-    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
     keys = list(missing)
     with progress.phase("reference log-probs", len(order)) as advance:
         for start in range(0, len(order), _PAIRS_A_PART):
