@@ -13,9 +13,12 @@ from transformers import (
 )
 
 from plc_core.data import flip_labels, pairs_from_rows
+from plc_core.engine import vocabulary
+from plc_core.engine.adapters import add_lora
+from plc_core.engine.attention import attention_mask
 from plc_core.engine.logprobs import pair_logps, response_logps
-from plc_core.engine.models import ModelError, add_lora, load_policy, model_identity
-from plc_core.engine.packing import PairCollator, attention_mask
+from plc_core.engine.models import ModelError, load_policy, model_identity
+from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import tokenize_pairs
@@ -102,13 +105,15 @@ def test_a_packed_row_spelled_out():
     )
     assert batch["input_ids"].tolist() == [[10, 11, 20, 21, 30, 12, 22, 31, 32]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 2, 0, 1, 1, 2]]
-    assert batch["pair"].tolist() == [[0, 0, 0, 0, 0, 1, 1, 1, 1]]
-    assert batch["part"].tolist() == [[0, 0, 1, 1, 2, 0, 1, 2, 2]]
+    assert batch["begin"].tolist() == [[0, 0, 0, 0, 0, 5, 5, 5, 5]]
+    # The rejected responses do not see the chosen ones, at [2, 4) and [6, 7).
+    assert batch["gap_from"].tolist() == [[0, 0, 0, 0, 2, 0, 0, 6, 6]]
+    assert batch["gap_to"].tolist() == [[0, 0, 0, 0, 4, 0, 0, 7, 7]]
     assert batch["targets"].tolist() == [20, 21, 30, 22, 31, 32]
     # The prompt's last token predicts the first token of both responses.
     assert batch["predict_column"].tolist() == [1, 2, 1, 5, 5, 7]
     assert batch["lengths"].tolist() == [2, 1, 1, 2]
-    mask = attention_mask(batch["pair"], batch["part"])[0, 0].int()
+    mask = attention_mask(batch, "sdpa")[0, 0].int()
     assert mask.tolist() == [
         [1, 0, 0, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0, 0, 0],
@@ -132,15 +137,18 @@ def test_single_responses_score_like_pairs():
     torch.testing.assert_close(torch.tensor(alone), chosen.detach(), rtol=1e-5, atol=1e-5)
 
 
-def test_the_vocabulary_sees_response_positions_only(world):
-    model, _ = world
+def test_the_vocabulary_sees_response_positions_only_and_in_tiles(world, monkeypatch):
     seen = []
-    handle = model.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: seen.append(tuple(output.shape))
-    )
-    pair_logps(model, PairCollator(64)(random_rows([(9, 4, 2), (3, 1, 5)])))
-    handle.remove()
-    assert seen == [(12, 203)]
+    project = vocabulary._project
+
+    def watched(*args):
+        seen.append(project(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(vocabulary, "_project", watched)
+    monkeypatch.setattr(vocabulary, "_TILE_LOGITS", 5 * 203)
+    pair_logps(world[0], PairCollator(64)(random_rows([(9, 4, 2), (3, 1, 5)])))
+    assert [tuple(logits.shape) for logits in seen] == [(4, 203)] * 3
 
 
 # ---- reference cache -----------------------------------------------------------------------------
@@ -149,7 +157,8 @@ def test_the_vocabulary_sees_response_positions_only(world):
 def referenced(pairs, world, folder, model=None):
     policy, tokenizer = world
     tokens = tokenize_pairs(pairs, tokenizer, 128).dataset
-    return with_reference(tokens, model or policy, folder, PairCollator(256), 16, False, Progress())
+    collator = StepCollator(PairCollator(256), 16)
+    return with_reference(tokens, model or policy, folder, collator, False, Progress())
 
 
 def test_the_reference_is_computed_once_and_serves_both_directions(world, pairs, tmp_path):

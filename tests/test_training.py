@@ -137,18 +137,20 @@ def whole_step(folder):
         return train(small(folder, "whole", calibration_order="score-first"))
 
 
-@pytest.mark.parametrize("pairs_per_forward", [1, 4, 8])
-def test_score_first_does_not_depend_on_how_a_step_is_split(
-    folder, in_double, whole_step, pairs_per_forward
-):
-    run = train(
-        small(
-            folder,
-            f"split-{pairs_per_forward}",
-            calibration_order="score-first",
-            pairs_per_forward=pairs_per_forward,
-        )
-    )
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"pairs_per_forward": 1},
+        {"pairs_per_forward": 4},
+        {"pairs_per_forward": 8},
+        {"tokens_per_forward": 300},
+        {"tokens_per_forward": 300, "pairs_per_forward": 2, "gradient_checkpointing": True},
+    ],
+    ids=str,
+)
+def test_score_first_does_not_depend_on_how_a_step_is_split(folder, in_double, whole_step, split):
+    name = "split-" + "-".join(f"{key[0]}{value}" for key, value in split.items())
+    run = train(small(folder, name, calibration_order="score-first", **split))
     split, whole = (
         r.visits().set_index(["step", "pair_id"]).sort_index() for r in (run, whole_step)
     )
@@ -164,6 +166,13 @@ def test_score_first_does_not_depend_on_how_a_step_is_split(
 def test_accumulation_says_that_it_scores_first(folder):
     run = train(small(folder, "accumulated", pairs_per_forward=8))
     assert run.info["calibration_order"] == "score-first"
+
+
+def test_a_token_budget_scores_first_and_names_the_pair_it_cannot_hold(folder):
+    run = train(small(folder, "budget", tokens_per_forward=300))
+    assert run.info["calibration_order"] == "score-first"
+    with pytest.raises(DataError, match=r"Pair \w+ has \d+ tokens .* tokens_per_forward \(20\)"):
+        train(small(folder, "small-budget", tokens_per_forward=20))
 
 
 class _Dies(TrainerCallback):
@@ -396,9 +405,11 @@ def test_a_smaller_last_batch_and_micro_batch_weigh_by_their_pairs(folder, in_do
     )
 
 
-def test_two_processes_train_as_one(folder, in_double, tmp_path):
+@pytest.mark.parametrize("split", [{"pairs_per_forward": 4}, {"tokens_per_forward": 150}], ids=str)
+def test_two_processes_train_as_one(folder, in_double, tmp_path, split):
     """45 pairs over two ranks: the epoch does not divide evenly, and no pair counts twice."""
-    one = train(small(folder, "one-process", num_pairs=45, calibration_order="score-first"))
+    name = next(iter(split))
+    one = train(small(folder, f"one-{name}", num_pairs=45, calibration_order="score-first"))
     script = tmp_path / "ranks.py"
     script.write_text(
         "import sys, json\n"
@@ -409,15 +420,15 @@ def test_two_processes_train_as_one(folder, in_double, tmp_path):
         "pipeline.train(TrainConfig(**json.loads(sys.argv[1])))\n"
     )
     config = small(
-        folder, "two-processes", num_pairs=45, calibration_order="score-first", pairs_per_forward=4
-    )
+        folder, f"two-{name}", num_pairs=45, calibration_order="score-first", pairs_per_forward=8
+    ).model_copy(update=split)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     result = subprocess.run(
         [*command, str(script), json.dumps(config.model_dump())],
         capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": "."},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    two = open_run(folder / "two-processes")
+    two = open_run(folder / f"two-{name}")
     assert two.status["state"] == "done"
     assert two.info["hardware"]["processes"] == 2
     both = (r.visits().set_index(["step", "pair_id"]).sort_index() for r in (two, one))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -11,6 +12,8 @@ from transformers import TrainingArguments
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError
 from plc_core.runs import Run
+
+_LOADERS = 2
 
 
 def check_processes(config: TrainConfig, processes: PartialState) -> None:
@@ -38,11 +41,15 @@ def training_arguments(
 ) -> TrainingArguments:
     """AdamW with cosine decay and 10 % warm-up, as in the paper's training surface."""
     steps = training_steps(config, pairs)
-    together = config.pairs_per_forward * processes.num_processes
+    cuda = torch.cuda.is_available()
+    # transformers 5.24 gives it another name, and warns of this one wherever it is said.
+    memory: dict[str, Any] = (
+        {"gradient_checkpointing": True} if config.gradient_checkpointing else {}
+    )
     return TrainingArguments(
         output_dir=str(run.path / "checkpoints"),
-        per_device_train_batch_size=config.pairs_per_forward,
-        gradient_accumulation_steps=config.batch_pairs // together,
+        # The trainer splits a rank's share of the step into forwards itself.
+        per_device_train_batch_size=config.batch_pairs // processes.num_processes,
         num_train_epochs=config.epochs,
         learning_rate=config.learning_rate,
         lr_scheduler_type="cosine",
@@ -50,7 +57,7 @@ def training_arguments(
         warmup_steps=min(math.ceil(0.1 * steps), steps - 1),
         weight_decay=0.0,
         max_grad_norm=1.0,
-        optim="adamw_torch",
+        optim="adamw_torch_fused" if cuda else "adamw_torch",
         bf16=config.autocast,
         save_strategy="steps",
         save_steps=config.save_steps or steps,
@@ -59,6 +66,11 @@ def training_arguments(
         report_to=[],
         disable_tqdm=True,
         log_level="warning",
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
+        use_cpu=not cuda,
+        # Rows are packed in other processes, one step ahead, and copied while the GPU computes.
+        dataloader_num_workers=_LOADERS if cuda else 0,
+        dataloader_prefetch_factor=2 if cuda else None,
+        dataloader_pin_memory=cuda,
+        accelerator_config={"non_blocking": cuda},
+        **memory,
     )

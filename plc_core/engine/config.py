@@ -87,8 +87,11 @@ class TrainConfig(DataConfig):
     batch_pairs: int = Field(
         64, gt=0, le=1_000_000
     )  # pairs an optimizer step, all processes together
-    pairs_per_forward: int = Field(64, gt=0)  # divides batch_pairs
-    row_tokens: int = Field(256, gt=0)  # length of a packed row
+    pairs_per_forward: int = Field(64, gt=0)  # at most; divides batch_pairs
+    tokens_per_forward: int = Field(0, ge=0)  # at most; 0 leaves it to pairs_per_forward
+    row_tokens: int = Field(128, gt=0)  # length of a packed row
+    gradient_checkpointing: bool = False  # less memory, a third more computing
+    compile: bool = False  # the decoder's layers; takes a minute or two, for a GPU
     save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps the last one only
     resume: bool = False  # go on from the last checkpoint of the run of this name
     eval_prompts: int = Field(600, ge=0)  # held-out prompts, of the world only

@@ -8,32 +8,36 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from plc_core.engine.attention import PACKED, attention_kind, attention_mask, whole_blocks
 from plc_core.engine.models import ModelError
-from plc_core.engine.packing import PairCollator, attention_mask
+from plc_core.engine.packing import PairCollator, pair_sizes
+from plc_core.engine.vocabulary import LogitTransform, token_logps
 
 
 def pair_logps(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """log pi(chosen | prompt) and log pi(rejected | prompt), token sums: [B] each, >= fp32, nats.
 
     Args:
-        model: a Hugging Face decoder with `sdpa` attention, possibly wrapped for training.
+        model: a Hugging Face decoder, possibly with adapters or wrapped for training.
         batch: of a `PairCollator`, on the model's device.
     """
-    with _vocabulary_only_at(model, batch["predict_row"], batch["predict_column"]):
-        logits = model(
+    language_model = _language_model(model)
+    kind = attention_kind(language_model)
+    if kind == "flex":
+        batch = whole_blocks(batch)
+    with _scoring(language_model, batch):
+        token_logps = model(
             input_ids=batch["input_ids"],
-            attention_mask=attention_mask(batch["pair"], batch["part"]),
+            attention_mask=attention_mask(batch, kind),
             position_ids=batch["position_ids"],
             use_cache=False,
-        ).logits
-    # At least fp32: in bfloat16 a sum over a response would be off by whole nats.
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    token_logps = -cross_entropy(logits, batch["targets"], reduction="none")
-    sums = torch.segment_reduce(token_logps, "sum", lengths=batch["lengths"])
+        )
+    sums = torch.segment_reduce(token_logps, "sum", lengths=batch["lengths"], unsafe=True)
     chosen, rejected = sums.view(-1, 2).unbind(1)
     return chosen, rejected
 
@@ -75,13 +79,13 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
             sliding window, state-space layers), and its log-probs would be wrong without a word.
     """
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    sizes = [sum(len(row[name]) for name in names) for row in tokens]
-    places = {max(range(len(sizes)), key=sizes.__getitem__), sizes.index(min(sizes))}
-    rows = [tokens[i] for i in sorted(places)]
+    sizes = pair_sizes(tokens)
+    places = sorted({int(sizes.argmax()), int(sizes.argmin())})
+    rows = [tokens[i] for i in places]
     was_training = model.training
     model.eval()
     with autocast(model.device, bf16):
-        batch = PairCollator(sum(sizes[i] for i in places))(rows)
+        batch = PairCollator(int(sizes[places].sum()))(rows)
         packed = torch.stack(pair_logps(model, {k: v.to(model.device) for k, v in batch.items()}))
         plain = torch.tensor(
             [[_plain_logp(model, r["prompt_ids"], r[side]) for r in rows] for side in names[1:]]
@@ -94,7 +98,7 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
         raise ModelError(
             f"The architecture {type(model).__name__} cannot be trained on packed rows: its "
             f"log-probs differ by {difference.max():.2g} nats from those of single sequences, as "
-            f"with a sliding window below {max(sizes)} tokens. Lower max_length, or use another "
+            f"with a sliding window below {sizes.max()} tokens. Lower max_length, or use another "
             "model."
         )
 
@@ -106,17 +110,37 @@ def _plain_logp(model: PreTrainedModel, prompt: list[int], response: list[int]) 
     return -cross_entropy(logits, ids[0, len(prompt) :], reduction="sum").item()
 
 
-@contextlib.contextmanager
-def _vocabulary_only_at(model: nn.Module, rows: Tensor, columns: Tensor) -> Iterator[None]:
-    # Most positions are prompts and padding; the vocabulary projection is the widest layer, so it
-    # is given the predicting positions alone: [R, L, d] becomes [N, d], and the logits [N, V].
-    def select(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (inputs[0][rows, columns],)
+def _language_model(model: nn.Module) -> PreTrainedModel:
+    unwrapped = getattr(model, "module", model)
+    unwrapped = unwrapped.get_base_model() if isinstance(unwrapped, PeftModel) else unwrapped
+    assert isinstance(unwrapped, PreTrainedModel)
+    return unwrapped
 
-    unwrapped: Any = getattr(model, "module", model)
-    head: nn.Module = unwrapped.get_output_embeddings()
-    handle = head.register_forward_pre_hook(select)
+
+@contextlib.contextmanager
+def _scoring(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within, the model's forward gives the log-probs of the batch's response tokens, [N].
+
+    Whatever wraps the model (adapters, data-parallel training) is called as always. Most positions
+    are prompts and padding, and the vocabulary is the widest layer, so it is left to `token_logps`
+    and sees the predicting positions alone.
+    """
+    transform = LogitTransform.of(model.config)
+
+    def forward(**inputs: Any) -> Tensor:
+        given = {name: value for name, value in inputs.items() if value is not None}
+        hidden: Tensor = model.get_decoder()(**given).last_hidden_state
+        hidden = hidden[batch["predict_row"], batch["predict_column"]]
+        return token_logps(hidden, model.get_output_embeddings(), batch["targets"], transform)
+
+    own, attention = vars(model).get("forward"), model.config._attn_implementation
+    model.forward = forward
+    model.config._attn_implementation = PACKED
     try:
         yield
     finally:
-        handle.remove()
+        model.config._attn_implementation = attention
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own

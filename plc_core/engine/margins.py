@@ -13,7 +13,7 @@ from plc_core.data.corruption.flips import reverse
 from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import load_policy
-from plc_core.engine.packing import PairCollator
+from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.files import cache_dir
@@ -40,19 +40,22 @@ def final_margins(
     reference: Any = load_policy(config["model"])[0]
     trained.to(device).eval()
     reference.to(device)
-    collator = PairCollator(config["row_tokens"])
     bf16 = config["precision"] == "bf16"
     size = config["pairs_per_forward"]
+    collator = StepCollator(
+        PairCollator(config["row_tokens"]), size, config.get("tokens_per_forward", 0)
+    )
     as_read = pairs.map(lambda batch, _: reverse(batch, batch["flipped"].to_numpy()))
     tokens = tokenize_pairs(as_read, tokenizer, config["max_length"], progress=progress).dataset
-    tokens, _ = with_reference(tokens, reference, cache_dir(), collator, size, bf16, progress)
-    margins: list[float] = []
+    tokens, _ = with_reference(tokens, reference, cache_dir(), collator, bf16, progress)
+    margins = torch.empty(len(tokens))
     with progress.phase("margins", len(tokens)) as advance, autocast(device, bf16):
         for start in range(0, len(tokens), size):
             rows = [tokens[i] for i in range(start, min(start + size, len(tokens)))]
-            batch = {name: value.to(device) for name, value in collator(rows).items()}
-            chosen, rejected = pair_logps(trained, batch)
-            ratio = torch.stack([chosen, rejected], 1) - batch["reference"]
-            margins += (config["beta"] * (ratio[:, 0] - ratio[:, 1])).tolist()
+            for batch in collator(rows)["forwards"]:
+                on_device = {name: value.to(device) for name, value in batch.items()}
+                ratio = torch.stack(pair_logps(trained, on_device), 1) - on_device["reference"]
+                margin = config["beta"] * (ratio[:, 0] - ratio[:, 1])
+                margins[start + batch["place"]] = margin.float().cpu()
             advance(len(rows))
-    return pd.Series(margins, index=tokens["pair_id"][:])
+    return pd.Series(margins.tolist(), index=tokens["pair_id"][:])

@@ -1,14 +1,13 @@
-"""Policies: loading, adapters, and a name for weights that follows their content."""
+"""Policies: loading, and a name for weights that follows their content."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -99,21 +98,16 @@ def disable_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def add_lora(policy: PreTrainedModel, rank: int, alpha: int) -> PeftModel:
-    """The policy with fresh LoRA adapters on all linear layers but the vocabulary's."""
-    config = LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
-    with warnings.catch_warnings():
-        # peft 0.21 asks for a property by the name that transformers 5.24 is about to drop.
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`")
-        adapted = get_peft_model(policy, config)
-    # Adapters stay in fp32: at a learning rate of 1e-5 their updates vanish in bfloat16.
-    for parameter in adapted.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
-    assert isinstance(adapted, PeftModel)
-    return adapted
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compile each decoder layer in place, for rows of any length; names stay as they are.
+
+    One compilation serves all layers, but for the first, whose input has no gradient. Both are
+    made again at the second length, for any; asking for that at once (dynamic=True) took longer.
+    """
+    layers = set(model._no_split_modules or ())
+    for module in model.modules():
+        if type(module).__name__ in layers:
+            module.compile()
 
 
 def model_identity(model: PreTrainedModel) -> str:

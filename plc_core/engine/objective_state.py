@@ -52,15 +52,22 @@ class CarriesObjective(Trainer):
     objective: Objective
     shadow: Router | None
 
-    def carry(self, objective: Objective, shadow: Router | None) -> None:
-        """Train with `objective`; `shadow` routes beside one that has no router."""
+    def carry(
+        self, objective: Objective, shadow: Router | None, whole_steps: bool | None = None
+    ) -> None:
+        """Train with `objective`; `shadow` routes beside one that has no router.
+
+        `whole_steps` says whether every optimizer step is one forward a rank; None where that is
+        transformers' gradient accumulation of 1.
+        """
         self.objective = objective
         self.shadow = shadow
         self._micro_batch = 0
         if self.router is not None and self.router.calibration_order == "auto":
             # By what is configured: the last step of an epoch may have fewer micro-batches.
-            whole = self.args.gradient_accumulation_steps == 1
-            self.router.calibration_order = "update-first" if whole else "score-first"
+            if whole_steps is None:
+                whole_steps = self.args.gradient_accumulation_steps == 1
+            self.router.calibration_order = "update-first" if whole_steps else "score-first"
         self.add_callback(_StepBegins(self))
 
     @property

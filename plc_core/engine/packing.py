@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 import torch
+from datasets import Dataset
+from numpy.typing import NDArray
 from torch import Tensor
 
-PADDING, PROMPT, CHOSEN, REJECTED = -1, 0, 1, 2
+from plc_core.data import DataError
+
+_IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 
 
 class PairCollator:
-    """Collates tokenised pairs into packed rows.
+    """Collates tokenised pairs into the packed rows of one forward.
 
     A batch holds, for R rows of L tokens, B pairs and N response tokens:
 
         input_ids, position_ids     [R, L]  positions restart for the rejected response
-        pair                        [R, L]  number of the token's pair in the batch, -1 for padding
-        part                        [R, L]  0 prompt, 1 chosen, 2 rejected
+        begin                       [R, L]  where in the row the token's pair begins
+        gap_from, gap_to            [R, L]  what a token does not see of its pair: for a rejected
+                                            response the chosen one, for other tokens nothing
         predict_row, predict_column [N]     where each response token is predicted from
         targets                     [N]     the response tokens, pair by pair, chosen first
         lengths                     [2B]    their counts, in the same order
         index                       [B]     the pair's row in the data set
         reference                   [B, 2]  log-probs under the reference, where the rows have them
 
-    A side without tokens has log-prob 0; that is how single responses are scored.
+    A token sees those from `begin` to itself without the gap; padding sees itself. A side without
+    tokens has log-prob 0; that is how single responses are scored.
 
     Args:
         row_tokens: length of a row to fill; a longer pair gets rows of its own length.
@@ -38,72 +46,139 @@ class PairCollator:
         self.pad_id = pad_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        sizes = [
-            sum(len(row[f"{p}_ids"]) for p in ("prompt", "chosen", "rejected")) for row in rows
-        ]
-        bins = _first_fit_decreasing(sizes, max(self.row_tokens, *sizes))
+        ids = [[np.asarray(row[name], dtype=np.int64) for name in _IDS] for row in rows]
+        sizes = [sum(map(len, parts)) for parts in ids]
+        bins = balanced_bins(sizes, max(self.row_tokens, *sizes))
         length = max(sum(sizes[i] for i in members) for members in bins)
         shape = (len(bins), length)
-        input_ids = torch.full(shape, self.pad_id)
-        position_ids = torch.zeros(shape, dtype=torch.long)
-        pair = torch.full(shape, -1)
-        part = torch.full(shape, PADDING)
-        predicted: dict[int, tuple[list[int], list[int], list[int], list[int]]] = {}
+        input_ids = np.full(shape, self.pad_id)
+        position_ids = np.zeros(shape, dtype=np.int64)
+        begin = np.tile(np.arange(length), (len(bins), 1))  # padding's view: itself alone
+        gap = np.zeros((2, *shape), dtype=np.int64)
+        places: dict[int, tuple[int, NDArray[np.int64]]] = {}
         for number, members in enumerate(bins):
             start = 0
             for i in members:
-                prompt, chosen, rejected = (
-                    list(rows[i][f"{p}_ids"]) for p in ("prompt", "chosen", "rejected")
-                )
-                n, c, r = len(prompt), len(chosen), len(rejected)
-                end = start + n + c + r
-                input_ids[number, start:end] = torch.tensor(prompt + chosen + rejected)
-                position_ids[number, start:end] = torch.tensor([*range(n + c), *range(n, n + r)])
-                pair[number, start:end] = i
-                part[number, start:end] = torch.tensor([PROMPT] * n + [CHOSEN] * c + [REJECTED] * r)
+                n, c, r = map(len, ids[i])
+                middle, behind, end = start + n, start + n + c, start + sizes[i]
+                input_ids[number, start:end] = np.concatenate(ids[i])
+                position_ids[number, start:behind] = np.arange(n + c)
+                position_ids[number, behind:end] = np.arange(n, n + r)
+                begin[number, start:end] = start
+                gap[:, number, behind:end] = [[middle], [behind]]
                 # The prompt's last token predicts the first token of both responses.
-                last = start + n - 1
-                after_prompt = [last, *range(last + c + 1, last + c + r)][:r]
-                columns = [*range(last, last + c), *after_prompt]
-                predicted[i] = ([number] * (c + r), columns, chosen + rejected, [c, r])
+                columns = np.arange(middle - 1, end - 1)
+                columns[c : c + 1] = middle - 1
+                places[i] = (number, columns)
                 start = end
-        names = ("predict_row", "predict_column", "targets", "lengths")
-        batch = {
-            name: torch.tensor(list(chain.from_iterable(predicted[i][k] for i in range(len(rows)))))
-            for k, name in enumerate(names)
+        in_order = [places[i] for i in range(len(rows))]
+        arrays = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "begin": begin,
+            "gap_from": gap[0],
+            "gap_to": gap[1],
+            "predict_row": np.concatenate([np.full(len(c), row) for row, c in in_order]),
+            "predict_column": np.concatenate([columns for _, columns in in_order]),
+            "targets": np.concatenate([x for _, *sides in ids for x in sides]),
+            "lengths": np.array([len(x) for _, *sides in ids for x in sides]),
         }
-        batch |= {"input_ids": input_ids, "position_ids": position_ids, "pair": pair, "part": part}
         if "index" in rows[0]:
-            batch["index"] = torch.tensor([row["index"] for row in rows])
+            arrays["index"] = np.array([row["index"] for row in rows])
         if "reference_chosen" in rows[0]:
-            batch["reference"] = torch.tensor(
-                [[row["reference_chosen"], row["reference_rejected"]] for row in rows],
-                dtype=torch.float32,
-            )
-        return batch
+            reference = [[row["reference_chosen"], row["reference_rejected"]] for row in rows]
+            arrays["reference"] = np.array(reference, dtype=np.float32)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def attention_mask(pair: Tensor, part: Tensor) -> Tensor:
-    """Who may attend to whom: [R, L] twice to a boolean [R, 1, L, L], True where allowed.
+class StepCollator:
+    """Collates the pairs of an optimizer step into its forwards: {"forwards": [batch, …]}.
 
-    Causal, inside one pair; a response sees the prompt and itself, never the other response.
-    Padding sees padding, so that no row of the softmax is empty.
+    A forward takes `pairs_per_forward` pairs in their order, or, with a token budget, at most as
+    many, spread so that all forwards of the step are about as long. `place` [B] of a batch are its
+    pairs' places in the step.
+
+    Args:
+        collator: of one forward.
+        pairs_per_forward: most pairs a forward.
+        tokens_per_forward: most tokens a forward, padding aside; 0 for no such limit.
     """
-    causal = torch.ones(pair.shape[1], pair.shape[1], dtype=torch.bool, device=pair.device).tril()
-    same_pair = pair[:, :, None] == pair[:, None, :]
-    visible = (part[:, None, :] <= PROMPT) | (part[:, :, None] == part[:, None, :])
-    return (causal & same_pair & visible)[:, None]
+
+    def __init__(
+        self, collator: PairCollator, pairs_per_forward: int, tokens_per_forward: int = 0
+    ) -> None:
+        self.collator = collator
+        self.pairs_per_forward = pairs_per_forward
+        self.tokens_per_forward = tokens_per_forward
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Tensor]]]:
+        members = self._forwards([pair_tokens(row) for row in rows])
+        batches = [self.collator([rows[i] for i in places]) for places in members]
+        for batch, places in zip(batches, members, strict=True):
+            batch["place"] = torch.tensor(places)
+        return {"forwards": batches}
+
+    def _forwards(self, sizes: Sequence[int]) -> list[list[int]]:
+        if self.tokens_per_forward:
+            return balanced_bins(sizes, self.tokens_per_forward, self.pairs_per_forward)
+        step = self.pairs_per_forward
+        return [
+            list(range(len(sizes)))[start : start + step] for start in range(0, len(sizes), step)
+        ]
 
 
-def _first_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    bins: list[list[int]] = []
-    free: list[int] = []
-    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        target = next((b for b, room in enumerate(free) if room >= sizes[i]), None)
-        if target is None:
-            bins.append([])
-            free.append(capacity)
-            target = len(bins) - 1
-        bins[target].append(i)
-        free[target] -= sizes[i]
+def check_budget(pairs: Dataset, tokens_per_forward: int) -> None:
+    """DataError where a pair alone passes a forward's token budget; 0 is no budget."""
+    if not tokens_per_forward:
+        return
+    sizes = pair_sizes(pairs)
+    if (size := int(sizes.max())) > tokens_per_forward:
+        raise DataError(
+            f"Pair {pairs[int(sizes.argmax())]['pair_id']} has {size} tokens (its prompt once, and "
+            f"both responses), more than tokens_per_forward ({tokens_per_forward}): raise that to "
+            f"at least {size}, or lower max_length."
+        )
+
+
+def pair_sizes(pairs: Dataset) -> NDArray[np.int64]:
+    """`pair_tokens` of every pair, without reading the tokens."""
+    table = pairs.with_format("arrow")[:]
+    return np.sum([pc.list_value_length(table[name]).to_numpy() for name in _IDS], axis=0)
+
+
+def pair_tokens(row: Mapping[str, Any]) -> int:
+    """Tokens of a pair in a packed row: its prompt once, and both responses."""
+    return sum(len(row[name]) for name in _IDS)
+
+
+def balanced_bins(sizes: Sequence[int], capacity: int, most: int | None = None) -> list[list[int]]:
+    """Places of `sizes` in few bins of about the same sum: rows or forwards without much padding.
+
+    The longest first, each into the emptiest bin (Graham's LPT rule); one bin more where the
+    fullest would pass `capacity` or hold over `most` places. The same sizes give the same bins.
+
+    Raises:
+        ValueError: where one size alone passes the capacity.
+    """
+    if sizes and max(sizes) > capacity:
+        raise ValueError(f"A size of {max(sizes)} does not fit a bin of {capacity}.")
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    count = max(1, -(-sum(sizes) // capacity), -(-len(sizes) // (most or len(sizes) or 1)))
+    while True:
+        bins = _longest_first(sizes, order, count)
+        if all(
+            sum(sizes[i] for i in members) <= capacity and len(members) <= (most or len(sizes))
+            for members in bins
+        ):
+            return [sorted(members) for members in bins]
+        count += 1
+
+
+def _longest_first(sizes: Sequence[int], order: Sequence[int], count: int) -> list[list[int]]:
+    bins: list[list[int]] = [[] for _ in range(count)]
+    load = [(0, number) for number in range(count)]
+    for i in order:
+        total, number = heapq.heappop(load)
+        bins[number].append(i)
+        heapq.heappush(load, (total + sizes[i], number))
     return bins

@@ -21,18 +21,19 @@ from transformers import (
 )
 
 from plc_core.data import DataError
+from plc_core.engine.adapters import add_lora
 from plc_core.engine.arguments import check_processes, training_arguments, training_steps
 from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
-from plc_core.engine.models import add_lora, describe, load_policy
+from plc_core.engine.models import compile_layers, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
-from plc_core.engine.packing import PairCollator
+from plc_core.engine.packing import PairCollator, StepCollator, check_budget
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs
-from plc_core.engine.visits import VisitRecorder
+from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import Objective, Router, build_objective
 from plc_core.progress import Progress
@@ -76,12 +77,16 @@ def train(config: TrainConfig) -> Run:
         pairs = training_pairs(config, policy, tokenizer, progress)
         tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
         _warn_of_identical(tokens)
-        collator = PairCollator(config.row_tokens)
+        check_budget(tokens.dataset, config.tokens_per_forward)
+        collator = StepCollator(
+            PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
+        )
         verify_packing(policy, tokens.dataset, config.autocast)
+        if config.compile:
+            compile_layers(policy)
         dataset, reference = with_reference(
-            tokens.dataset, policy, cache_dir(), collator, config.pairs_per_forward,
-            config.autocast, progress,
-        )  # fmt: skip
+            tokens.dataset, policy, cache_dir(), collator, config.autocast, progress
+        )
         if processes.is_main_process:
             _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
@@ -205,7 +210,7 @@ def _fit(
 ) -> None:
     trainer.remove_callback(PrinterCallback)
     if trainer.is_world_process_zero():
-        run.set_status(phase="training", done=done, total=steps, step=done, total_steps=steps)
+        tell_progress(run, done, steps)
     try:
         with Progress().phase("training", steps) as advance:
             trainer.add_callback(_Bar(advance))
@@ -214,6 +219,7 @@ def _fit(
         # A run that fails keeps what it saw.
         trainer.recorder.flush()
     if trainer.is_world_process_zero():
+        tell_progress(run, trainer.state.global_step, steps)
         run.update_info(trained_steps=trainer.state.global_step)
         _warn_of_noise(run)
 

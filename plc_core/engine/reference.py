@@ -11,15 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from plc_core.engine.attention import attention_kind
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import model_identity
-from plc_core.engine.packing import PairCollator
+from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.tokens import content_keys
 from plc_core.files import RunError, exclusive, read_table, write_table
 from plc_core.progress import Progress
@@ -89,8 +91,7 @@ def with_reference(
     dataset: Dataset,
     model: PreTrainedModel,
     cache_root: Path,
-    collator: PairCollator,
-    pairs_per_forward: int,
+    collator: StepCollator,
     bf16: bool,
     progress: Progress,
 ) -> tuple[Dataset, dict[str, Any]]:
@@ -101,10 +102,12 @@ def with_reference(
     is not touched. Also returns what the run's record says about the reference.
     """
     keys = content_keys(dataset)
+    with autocast(model.device, bf16):
+        attention = attention_kind(model)
     settings = {
         "model": model_identity(model),
         "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
-        "attention": model.config._attn_implementation,
+        "attention": attention,
         "layout": "packed prompt|chosen|rejected",
     }
     cache = ReferenceCache(cache_root, settings)
@@ -113,7 +116,7 @@ def with_reference(
         cache.read()
         missing = {key: i for i, key in enumerate(keys) if key not in cache}
         with autocast(model.device, bf16):
-            _fill(cache, missing, dataset, model, collator, pairs_per_forward, progress)
+            _fill(cache, missing, dataset, model, collator, progress)
     columns: dict[str, list[float]] = {"reference_chosen": [], "reference_rejected": []}
     for row, key in zip(dataset, keys, strict=True):
         chosen, rejected = _in_token_order(row, *cache[key])
@@ -136,35 +139,41 @@ def _fill(
     missing: dict[str, int],
     dataset: Dataset,
     model: PreTrainedModel,
-    collator: PairCollator,
-    pairs_per_forward: int,
+    collator: StepCollator,
     progress: Progress,
 ) -> None:
     was_training = model.training
     model.eval()
     rows = dataset.select(missing.values())
-    names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    sizes = [sum(len(row[name]) for name in names) for row in rows]
-    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
     keys = list(missing)
-    done: list[tuple[str, float, float]] = []
     with progress.phase("reference log-probs", len(order)) as advance:
-        for start in range(0, len(order), pairs_per_forward):
-            members = order[start : start + pairs_per_forward]
-            batch_rows = [rows[i] for i in members]
-            batch = {k: v.to(model.device) for k, v in collator(batch_rows).items()}
-            chosen, rejected = (x.tolist() for x in pair_logps(model, batch))
-            for i, row, a, b in zip(members, batch_rows, chosen, rejected, strict=True):
-                if not (math.isfinite(a) and math.isfinite(b)):
+        for start in range(0, len(order), _PAIRS_A_PART):
+            members = order[start : start + _PAIRS_A_PART]
+            part = [rows[i] for i in members]
+            values = _pair_values(model, collator, part)
+            for row, pair in zip(part, values, strict=True):
+                if not all(map(math.isfinite, pair)):
                     raise RunError(
                         f"The reference gives pair {row['pair_id']} a log-probability that is not "
                         "finite; look at its weights and at that pair."
                     )
-                done.append((keys[i], *_in_token_order(row, a, b)))
-            if len(done) >= _PAIRS_A_PART:
-                cache.add(done)
-                done = []
-            advance(len(members))
-    if done:
-        cache.add(done)
+            cache.add(
+                (keys[i], *_in_token_order(row, *pair))
+                for i, row, pair in zip(members, part, values, strict=True)
+            )
+            advance(len(part))
     model.train(was_training)
+
+
+def _pair_values(
+    model: PreTrainedModel, collator: StepCollator, rows: list[dict[str, Any]]
+) -> list[tuple[float, float]]:
+    """(chosen, rejected) of every pair; the device is waited for once."""
+    places, values = [], []
+    for batch in collator(rows)["forwards"]:
+        on_device = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        places.extend(batch["place"].tolist())
+        values.append(torch.stack(pair_logps(model, on_device), 1))
+    by_place = dict(zip(places, torch.cat(values).tolist(), strict=True))
+    return [(by_place[i][0], by_place[i][1]) for i in range(len(rows))]

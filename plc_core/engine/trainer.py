@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,12 +13,16 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from plc_core.engine.logprobs import pair_logps
+from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
 from plc_core.engine.order import WarmFirst
-from plc_core.engine.packing import PairCollator
+from plc_core.engine.packing import StepCollator
 from plc_core.engine.visits import VisitRecorder
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
+
+_COLUMNS = [
+    "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected"
+]  # fmt: skip
 
 
 class PreferenceTrainer(CarriesObjective):
@@ -29,7 +34,7 @@ class PreferenceTrainer(CarriesObjective):
         model: the policy.
         args: transformers' own arguments.
         train_dataset: rows of `engine.reference.with_reference`.
-        collator: the collator of packed rows.
+        collator: makes the forwards of an optimizer step; the batch size of `args` are its pairs.
         objective: what a pair is worth.
         shadow: routes the margin beside an objective that has no router; None where it has one.
         recorder: takes the visits.
@@ -41,7 +46,7 @@ class PreferenceTrainer(CarriesObjective):
         model: nn.Module,
         args: TrainingArguments,
         train_dataset: Dataset,
-        collator: PairCollator,
+        collator: StepCollator,
         objective: Objective,
         shadow: Router | None,
         recorder: VisitRecorder,
@@ -52,7 +57,10 @@ class PreferenceTrainer(CarriesObjective):
         args.remove_unused_columns = False
         # The row of metrics of a step is completed when the step is logged.
         args.logging_steps = 1
-        self._pairs = train_dataset.add_column("index", list(range(len(train_dataset))))
+        # The recorder looks once a step; transformers would wait for the device at every forward.
+        args.logging_nan_inf_filter = False
+        pairs = train_dataset.add_column("index", list(range(len(train_dataset))))
+        self._pairs = pairs.select_columns(_COLUMNS).with_format("numpy")
         super().__init__(
             model=model,
             args=args,
@@ -62,7 +70,9 @@ class PreferenceTrainer(CarriesObjective):
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
-        self.carry(objective, shadow)
+        whole = not collator.tokens_per_forward
+        whole = whole and collator.pairs_per_forward >= args.per_device_train_batch_size
+        self.carry(objective, shadow, whole_steps=whole)
         self.add_callback(_Records(self))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -73,33 +83,69 @@ class PreferenceTrainer(CarriesObjective):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor]:
-        """The micro-batches of one optimizer step and the number of their pairs over all ranks.
+        """The forwards of one optimizer step and the number of its pairs over all ranks.
 
         Where an epoch does not divide evenly over the ranks, the last ones get pairs again; those
         are marked in `counted` and left out of loss, calibration and record.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        pairs = 0
-        for place, batch in enumerate(batches):
-            new = min(self._new_pairs(place), len(batch["index"]))
-            if new < len(batch["index"]):
-                batch["counted"] = torch.arange(len(batch["index"])) < new
-            pairs += new
-        total = torch.tensor(pairs, device=device)
+        new = self._new_pairs()
+        for batch in batches:
+            self._even_out(batch["forwards"])
+            for forward in batch["forwards"]:
+                if new < self.args.per_device_train_batch_size and "counted" not in forward:
+                    forward["counted"] = forward["place"] < new
+        total = torch.tensor(new, device=device)
         return batches, self.accelerator.reduce(total, reduction="sum")
 
-    def _new_pairs(self, place: int) -> int:
+    def _even_out(self, forwards: list[dict[str, Tensor]]) -> None:
+        """Repeat a forward, not counted, where another rank has more: they wait for each other."""
+        if self.accelerator.num_processes == 1:
+            return
+        own = torch.tensor([len(forwards)], device=self.accelerator.device)
+        missing = int(self.accelerator.gather(own).max()) - len(forwards)
+        last = forwards[-1]
+        forwards += [
+            last | {"counted": torch.zeros_like(last["place"], dtype=torch.bool)}
+        ] * missing
+
+    def _new_pairs(self) -> int:
         # Batches of one sampler are dealt to the ranks in turn, and refilled from its start.
-        accumulation = self.args.gradient_accumulation_steps
-        steps_an_epoch = math.ceil(self._batches_a_rank() / accumulation)
-        own = (self.state.global_step % steps_an_epoch) * accumulation + place
-        number = own * self.accelerator.num_processes + self.accelerator.process_index
-        size = self.args.per_device_train_batch_size
+        size, ranks = self.args.per_device_train_batch_size, self.accelerator.num_processes
+        steps_an_epoch = math.ceil(math.ceil(len(self._pairs) / size) / ranks)
+        number = (self.state.global_step % steps_an_epoch) * ranks + self.accelerator.process_index
         return max(0, min(size, len(self._pairs) - number * size))
 
-    def _batches_a_rank(self) -> int:
-        batches = math.ceil(len(self._pairs) / self.args.per_device_train_batch_size)
-        return math.ceil(batches / self.accelerator.num_processes)
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """The step's forwards and backwards, and the step's mean loss.
+
+        The forwards are this trainer's own rather than transformers' gradient accumulation, whose
+        number a step is fixed, so that they can follow the tokens.
+        """
+        model.train()
+        forwards = self._prepare_inputs(inputs)["forwards"]
+        self.current_gradient_accumulation_steps = len(forwards)
+        losses = []
+        for forward in forwards:
+            last = forward is forwards[-1]
+            self.accelerator.gradient_state._set_sync_gradients(last)
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, forward, num_items_in_batch=num_items_in_batch)
+                self.accelerator.backward(loss)
+            losses.append(loss.detach())
+        # The device is still at these forwards: files are written in its time.
+        self.recorder.write_if_due()
+        return torch.stack(losses).sum()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
+        """Autocast around the whole loss: accelerate's is around a forward that is not called."""
+        return autocast(self.args.device, self.args.bf16)
 
     def compute_loss(
         self,
@@ -108,7 +154,7 @@ class PreferenceTrainer(CarriesObjective):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The micro-batch's share of the step's mean loss."""
+        """A forward's share of the step's mean loss."""
         chosen, rejected = pair_logps(model, inputs)
         lengths = inputs["lengths"].view(-1, 2)
         logps = PairLogps(chosen, rejected, *inputs["reference"].unbind(1), *lengths.unbind(1))

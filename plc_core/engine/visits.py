@@ -42,6 +42,7 @@ class VisitRecorder:
         self._micro_batches: list[tuple[Tensor, Tensor]] = []
         self._steps: list[dict[str, Any]] = []
         self._metrics: list[dict[str, Any]] = []
+        self._progress: tuple[int, int] | None = None  # steps done, and of the run
         self._status_written = 0.0
         self._flushed = time.monotonic()
 
@@ -96,7 +97,7 @@ class VisitRecorder:
         seconds: float,
         total_steps: int,
     ) -> None:
-        """Add the row of the step that `close_step` closed, and tell status.json.
+        """Add the row of the step that `close_step` closed.
 
         Args:
             logs: the trainer's of this step: learning_rate and grad_norm.
@@ -114,22 +115,25 @@ class VisitRecorder:
         row |= {name: float(logs[name]) for name in ("learning_rate", "grad_norm")}
         row |= {"seconds": seconds, "pairs_per_second": len(self._steps[-1]["margin"]) / seconds}
         self._metrics.append(row)
+        self._progress = row["step"] + 1, total_steps
         if not np.isfinite(row["grad_norm"]):
             raise RunError(
                 f"The gradient of step {row['step']} is not finite, though all margins are. "
                 "Lower the learning rate and go on from the last checkpoint."
             )
+
+    def write_if_due(self) -> None:
+        """Write the steps so far every few of them or seconds, and tell status.json.
+
+        For a moment when the device has work to do.
+        """
         now = time.monotonic()
         if len(self._steps) >= _STEPS_A_FILE or now - self._flushed > _SECONDS_BETWEEN_FILES:
             self.flush()
-        step = row["step"] + 1
-        if PartialState().is_main_process and (
-            step == total_steps or now - self._status_written > SECONDS_BETWEEN_STATUS
-        ):
+        due = now - self._status_written > SECONDS_BETWEEN_STATUS
+        if due and self._progress and PartialState().is_main_process:
             self._status_written = now
-            self.run.set_status(
-                phase="training", done=step, total=total_steps, step=step, total_steps=total_steps
-            )
+            tell_progress(self.run, *self._progress)
 
     def _metrics_row(self, visits: dict[str, Any], router: Router | None) -> dict[str, Any]:
         margin = visits["margin"]
@@ -169,3 +173,8 @@ class VisitRecorder:
                 {name: np.concatenate([s[name] for s in steps]) for name in VISITS_SCHEMA.names}
             )
             self.run.append_metrics(metrics)
+
+
+def tell_progress(run: Run, done: int, total: int) -> None:
+    """Write to status.json how many optimizer steps of the run are done."""
+    run.set_status(phase="training", done=done, total=total, step=done, total_steps=total)

@@ -1,0 +1,295 @@
+"""How fast this engine and TRL's DPOTrainer train on the same pairs: the paper's runtime table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from peft import LoraConfig
+from torch import nn
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from plc_core.engine.arguments import training_arguments
+from plc_core.engine.config import TrainConfig
+from plc_core.engine.packing import PairCollator, StepCollator, pair_tokens
+from plc_core.engine.trainer import PreferenceTrainer
+from plc_core.engine.visits import VisitRecorder
+from plc_core.objective import Router, build_objective
+from plc_core.runs import create_run
+
+QWEN_1_5B = {
+    "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936,
+    "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+}  # fmt: skip
+"""The shape of Qwen2.5-1.5B."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Optimizer steps after warm-up, one entry a step."""
+
+    name: str
+    seconds: list[float]
+    pairs: int  # a step
+    peak_memory: float  # GiB that the allocator held at most, warm-up included; 0 on a CPU
+    warm_up: list[float] = field(default_factory=list)  # seconds, compilation included
+
+    @property
+    def pairs_per_second(self) -> float:
+        """Of the median step."""
+        return self.pairs / float(np.median(self.seconds))
+
+
+def random_qwen(device: torch.device, **changes: Any) -> PreTrainedModel:
+    """Qwen2.5-1.5B's shape with random weights, in bfloat16 on a GPU and fp32 on a CPU."""
+    shape: dict[str, Any] = QWEN_1_5B | changes
+    with torch.device(device):
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**shape))
+    policy: PreTrainedModel = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    return policy
+
+
+def random_pairs(count: int, vocabulary: int, max_length: int = 1024, seed: int = 0) -> Dataset:
+    """Tokenised pairs of random tokens, as long as UltraFeedback's.
+
+    Lengths are log-normal with means 162 (prompt), 321 (chosen) and 282 (rejected), and are cut as
+    `tokenize_pairs` cuts them: the prompt to half of `max_length` first.
+    """
+    rng = np.random.default_rng(seed)
+    spread = 0.6
+    rows: dict[str, list[Any]] = {
+        n: [] for n in ("pair_id", "prompt_ids", "chosen_ids", "rejected_ids")
+    }
+    for number in range(count):
+        prompt, *sides = (
+            max(2, int(mean * np.exp(spread * rng.standard_normal() - spread**2 / 2)))
+            for mean in (162, 321, 282)
+        )
+        prompt = min(prompt, max(max_length - max(sides), max_length // 2))
+        ids = [
+            rng.integers(10, vocabulary, size).tolist()
+            for size in (prompt, *(min(s, max_length - prompt) for s in sides))
+        ]
+        for name, value in zip(rows, (f"pair-{number}", *ids), strict=True):
+            rows[name].append(value)
+    return Dataset.from_dict(rows)
+
+
+def matrix_rate(device: torch.device, size: int = 8192, repeats: int = 20) -> float:
+    """FLOP/s of a bfloat16 matrix product, size × size × size, of random numbers."""
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(5):
+        a @ b
+    seconds = []
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        a @ b
+        _wait(device)
+        seconds.append(time.perf_counter() - start)
+    return float(2 * size**3 / np.median(seconds))
+
+
+def needed_flops(model: PreTrainedModel, pairs: Dataset, lora_rank: int) -> float:
+    """Arithmetic that training on these pairs needs, once each: FLOP.
+
+    Counted: the matrix products of the packed layout with adapters on frozen weights. A decoder's
+    weight works twice a token, forward and to its input (4 FLOP a weight), an adapter's weight
+    also for its own gradient (6); the head twice a response token; attention's two products over
+    the visible positions, once forward and twice backward. Nothing is counted for norms, softmax,
+    padding, or computing again.
+    """
+    config: Any = model.config
+    linear = [m for n, m in model.get_decoder().named_modules() if _is_dense(n, m)]
+    weights = sum(m.weight.numel() for m in linear)
+    adapters = sum(lora_rank * sum(m.weight.shape) for m in linear)
+    tokens = sum(map(pair_tokens, pairs))
+    responses = sum(len(r["chosen_ids"]) + len(r["rejected_ids"]) for r in pairs)
+    seen = 0
+    for row in pairs:
+        prompt, *sides = (len(row[f"{x}_ids"]) for x in ("prompt", "chosen", "rejected"))
+        seen += prompt * (prompt + 1) // 2 + sum(n * prompt + n * (n + 1) // 2 for n in sides)
+    width = config.num_attention_heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    head = config.vocab_size * config.hidden_size
+    attention = 12 * config.num_hidden_layers * width * seen
+    return float((4 * weights + 6 * adapters) * tokens + 4 * head * responses + attention)
+
+
+def _is_dense(name: str, module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and "lora_" not in name
+
+
+def time_engine(
+    name: str,
+    model: nn.Module,
+    pairs: Dataset,
+    config: TrainConfig,
+    warm_up: int = 3,
+    folder: Path = Path("/tmp/plc-benchmark"),
+) -> Timing:
+    """Time this engine's trainer, recorder and loading included, on pairs with any reference."""
+    objective = build_objective(config.objective, beta=config.beta, **config.objective_options)
+    shadow = None if objective.router is not None else Router()
+    run = create_run(folder, f"{config.name}-{time.time_ns()}", {"kind": "training"})
+    rows = len(pairs)
+    tokens = pairs.add_column("reference_chosen", [-1000.0] * rows)
+    tokens = tokens.add_column("reference_rejected", [-1000.0] * rows)
+    arguments = training_arguments(config, run, rows, PartialState())
+    arguments.save_strategy = "no"
+    device = arguments.device
+    _forget_peak(device)
+    trainer = PreferenceTrainer(
+        model,
+        arguments,
+        tokens,
+        StepCollator(
+            PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
+        ),
+        objective,
+        shadow,
+        VisitRecorder(run, tokens["pair_id"], config.beta),
+    )
+    return _time(name, trainer, config.batch_pairs, warm_up, device)
+
+
+def time_trl(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Dataset,
+    lora_rank: int,
+    pairs_per_forward: int,
+    batch_pairs: int = 64,
+    warm_up: int = 1,
+    reference: PreTrainedModel | None = None,
+    folder: Path = Path("/tmp/plc-benchmark/trl"),
+    **options: Any,
+) -> Timing:
+    """Time TRL's DPOTrainer on the text of `pairs`, whose tokens are the tokenizer's own words.
+
+    `reference` is a frozen copy of the model; with adapters TRL switches them off instead.
+    """
+    from trl import DPOConfig, DPOTrainer
+
+    columns = {
+        side: [
+            f"{tokenizer.decode(row[f'{side}_ids'])}{' ' if side == 'prompt' else ''}"
+            for row in pairs
+        ]
+        for side in ("prompt", "chosen", "rejected")
+    }
+    arguments = DPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=pairs_per_forward,
+        gradient_accumulation_steps=batch_pairs // pairs_per_forward,
+        num_train_epochs=1,
+        learning_rate=1e-5,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        **options,
+    )
+    _forget_peak(arguments.device)
+    trainer = DPOTrainer(
+        model,
+        reference,
+        args=arguments,
+        train_dataset=Dataset.from_dict(columns),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(
+            r=lora_rank, lora_alpha=lora_rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
+        if lora_rank
+        else None,
+    )
+    return _time(name, trainer, batch_pairs, warm_up, arguments.device)
+
+
+def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerBase:
+    """A tokenizer whose words are the numbers below `vocabulary`: text as long as one asks for."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"<unk>": 0, "<pad>": 1, "<eos>": 2}
+    numbers = {str(i): i for i in range(len(special), vocabulary)}
+    words = Tokenizer(models.WordLevel(special | numbers, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>"
+    )
+
+
+def _time(name: str, trainer: Any, pairs: int, warm_up: int, device: torch.device) -> Timing:
+    clock = _Clock(device)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(clock)
+    trainer.train()
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+    return Timing(name, clock.seconds[warm_up:], pairs, peak, clock.seconds[:warm_up])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+class _Clock(TrainerCallback):
+    """Seconds from the end of a step to the end of the next."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: list[float] = []
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._last = time.perf_counter()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        _wait(self.device)
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+
+def table(timings: Sequence[Timing], flops_a_pair: float, rate: float) -> list[dict[str, Any]]:
+    """One row a timing: pairs/s with its range, peak memory, share of the matrix rate."""
+    return [
+        {
+            "what": t.name,
+            "pairs_per_second": t.pairs_per_second,
+            "range": (t.pairs / max(t.seconds), t.pairs / min(t.seconds)),
+            "peak_gib": t.peak_memory,
+            "share_of_matrix_rate": t.pairs_per_second * flops_a_pair / rate,
+        }
+        for t in timings
+    ]
