@@ -81,6 +81,58 @@ def test_a_system_turn_that_one_of_them_leaves_out_is_part_of_the_prompt(row):
     assert (pair["chosen"], pair["rejected"]) == ("Hello", "Go away")
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [S, U], "chosen": [S | {"content": "Be rude."}, U, A], "rejected": "Go"},
+        {"prompt": [U], "chosen": [S, U, A], "rejected": [U, B]},
+    ],
+)
+def test_two_system_turns_are_two_prompts(row):
+    assert read(row).report().count("two-prompts") == 1
+
+
+def test_a_system_field_beside_another_system_turn_is_said():
+    pair = only({"prompt": [S, U], "system": "Be rude.", "chosen": "a", "rejected": "b"})
+    assert list(pair["marks"]) == ["prompt-differs"]
+    assert json.loads(pair["metadata"]) == {"system": "Be rude."}
+
+
+QUESTIONS = [
+    "Ho",
+    [{"role": "user", "content": "Ho"}],
+    [{"from": "human", "value": "Ho", "role": None}],
+    "\n\nHuman: Ho\n\nAssistant: ",
+]
+
+
+@pytest.mark.parametrize("votes", [["tie"], ["a", "b"]])
+def test_level_votes_are_oriented_by_what_is_said_not_by_its_spelling(votes):
+    texts = ("x", [{"role": "assistant", "content": "x"}], {"from": "gpt", "value": "x"})
+    ids = {
+        only({"prompt": prompt, "response_a": one, "response_b": "y", "votes": votes})["pair_id"]
+        for prompt in QUESTIONS
+        for one in texts
+    }
+    assert len(ids) == 1
+
+
+def test_a_ranking_is_read_by_what_is_said_not_by_its_spelling():
+    answers = [{"answer": text, "rank": n} for n, text in enumerate("abcdefg")]
+    ids = {only({"prompt": prompt, "answers": answers})["pair_id"] for prompt in QUESTIONS}
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "start"),
+    [("\n\nHuman: Hi\n\nAssistant:", " "), ("\n\nHuman: Hi", "\n\nAssistant: "),
+     ("\n\nHuman: Hi", " ")],
+)  # fmt: skip
+def test_a_dialogue_and_its_answer_may_share_out_the_assistant_s_name(prompt, start):
+    pair = only({"prompt": prompt, "chosen": f"{start}Hello", "rejected": f"{start}Go away"})
+    assert pair["pair_id"] == only(ROW)["pair_id"]
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_both_spellings_of_a_dialogue_are_the_same_pair(end):
     prompt = f"{end}{end}Human: Hi{end}{end}Assistant:"
@@ -212,6 +264,52 @@ def test_tables_with_semicolons_marks_and_json_answers_are_read(tmp_path):
     assert len(load_pairs(path, encoding="UTF8")) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'prompt,chosen,rejected,"note; a; b; c; d; e"\nHi,Hello,Go away,x\n'),
+        ("a.csv", 'prompt,chosen,rejected,"n\t\t\t\t"\nHi,Hello,Go away,x\n'),
+        ("a.csv", "prompt,chosen,rejected,n\rHi,Hello,Go away,;;;;;;;\r"),
+        ("a.csv", "prompt;chosen;rejected\nHi;Hello;Go away\n"),
+        ("a.tsv", 'prompt\tchosen\trejected\t"a,b,c,d,e"\nHi\tHello\tGo away\tx\n'),
+    ],
+)
+def test_the_delimiter_is_the_one_that_gives_the_names(tmp_path, name, text):
+    assert load_pairs(written(tmp_path / name, text)).dataset["pair_id"][0] == only(ROW)["pair_id"]
+
+
+def test_two_columns_of_one_name_are_named(tmp_path):
+    path = written(tmp_path / "a.csv", "prompt,chosen,rejected,chosen\nHi,a,b,c\n")
+    with pytest.raises(DataError, match="two columns of the name 'chosen'"):
+        load_pairs(path)
+
+
+def test_votes_rankings_and_ratings_in_cells_are_read(tmp_path):
+    frame = pd.DataFrame(
+        {"prompt": ["Hi"], "response_a": "Hello", "response_b": "Go", "votes": '["a", "tie", "a"]'}
+    )
+    path = written(tmp_path / "a.csv", frame.to_csv(index=False))
+    assert load_pairs(path).dataset["votes"][:] == [["chosen", "tie", "chosen"]]
+    frame = pd.DataFrame({"prompt": ["Hi"], "chosen": "a", "rejected": "b", "score_chosen": 10,
+                          "ratings_chosen": "[1, 2]"})  # fmt: skip
+    path = written(tmp_path / "b.csv", frame.to_csv(index=False))
+    assert load_pairs(path).report().count("ten-was-one") == 1
+
+
+def test_a_field_that_the_first_row_lacks_can_be_mapped(tmp_path):
+    rows = [ROW, ROW | {"sys": "Be kind."}]
+    path = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    pairs = load_pairs(path, columns={"system": "sys"})
+    assert [len(prompt) for prompt in pairs.dataset["prompt"]] == [1, 2]
+
+
+def test_a_limit_follows_a_mapped_split(tmp_path):
+    rows = [row | {"fold": "train" if n > 1 else "test"} for n, row in enumerate(ROWS)]
+    path = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert len(load_pairs(path, 2, split="train", columns={"split": "fold"})) == 2
+    assert len(load_pairs(path, split="all")) == 5
+
+
 def test_an_array_in_another_encoding_is_an_array(tmp_path):
     path = written(tmp_path / "a.json", json.dumps(ROWS).encode("utf-16"))
     assert len(load_pairs(path, encoding="utf-16")) == 5
@@ -309,6 +407,16 @@ def test_a_bit_that_flipped_in_the_cache_is_found(tmp_path):
     raw[raw.index(b"Yes")] ^= 1
     pairs.path.write_bytes(bytes(raw))
     assert load_pairs(path).dataset["chosen"][0] == "Yes, 0."
+
+
+def test_a_file_in_the_place_of_the_cache_gives_way(tmp_path):
+    path = written(tmp_path / "a.jsonl", TEXT + "   ")
+    folder = load_pairs(path).path.parent
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.write_text("in the way")
+    assert len(load_pairs(path)) == 5
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch):

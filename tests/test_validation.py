@@ -98,6 +98,12 @@ def test_level_votes_prefer_nothing_whichever_way_round_they_were_put():
     assert rows_of(pairs, "duplicate") == [2]
 
 
+def test_other_votes_are_seen_whichever_way_round_a_tie_was_put():
+    for prompt in "abcdef":
+        pairs = read([votes("a") | {"prompt": prompt}, votes("tie") | {"prompt": prompt}])
+        assert rows_of(pairs, "other-votes") == [2]
+
+
 def test_contradictions_name_the_other_row():
     pairs = read([row(), row("b", "a"), row("b", "a", prompt="Another?"), row("b ", "a")])
     assert rows_of(pairs, "contradiction") == [1, 2, 4]

@@ -30,9 +30,12 @@ def duplicates(facts: Facts, alive: Numbers) -> Found:
 
 
 def other_votes(facts: Facts, alive: Numbers) -> Found:
-    """Pairs read before in the same split, with other votes."""
-    found = _repeated(facts, alive, facts["pair"], "the same pair as {}, with other votes")
-    return _without(found, duplicates(facts, alive))
+    """Pairs whose two answers, either way round, were read before in the split with other votes."""
+    low = np.minimum(facts["chosen"], facts["rejected"])
+    high = np.maximum(facts["chosen"], facts["rejected"])
+    key = mixed(facts["prompt"], low, high)
+    reason = "the answers of {}, with other votes"
+    return _without(_repeated(facts, alive & facts.voted, key, reason), duplicates(facts, alive))
 
 
 def near_duplicates(facts: Facts, alive: Numbers) -> Found:

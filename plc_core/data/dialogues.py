@@ -30,9 +30,13 @@ def is_dialogue(text: str) -> bool:
     return start.startswith("Human:") and (text.startswith("\n\n") or "\n\nAssistant:" in text)
 
 
-def is_open_dialogue(text: str) -> bool:
-    """Whether a text in that form ends where the assistant is to answer."""
-    return is_dialogue(text) and text.rstrip().endswith("\nAssistant:")
+def continued(prompt: str, answer: str) -> str:
+    """A dialogue with its answer, whether or not one of them has the "Assistant:" between them."""
+    open_ = prompt.rstrip().endswith("\nAssistant:")
+    if open_:
+        return prompt + answer
+    named = answer.lstrip().startswith("Assistant:")
+    return f"{prompt}\n\n{answer.lstrip()}" if named else f"{prompt}\n\nAssistant:{answer}"
 
 
 def dialogue(text: str) -> list[Turn]:

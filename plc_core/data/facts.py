@@ -59,6 +59,11 @@ class Facts:
         return np.frombuffer(self._columns[name], np.uint64) if len(self) else np.empty(0, "u8")
 
     @property
+    def voted(self) -> Numbers:
+        """Whether each pair has votes."""
+        return self["votes"] != np.uint64(_hash(repr([])))
+
+    @property
     def tied(self) -> Numbers:
         """Whether each pair's votes are level, so that its orientation says nothing."""
         return np.array(self._tied, dtype=bool)

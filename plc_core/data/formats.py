@@ -164,22 +164,44 @@ _MESSAGES = re.compile(r"\s*[\[{]\s*[\[{]?\s*[\"'](role|content|from|value)[\"']
 def _csv(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
     """Rows by the header's names; a cell may hold messages as JSON, an empty score is none."""
     text = io.TextIOWrapper(stream, without_mark(encoding), newline="")
-    header = stream.peek(CHUNK)[:CHUNK].partition(b"\n")[0]
-    delimiter = max(",;\t", key=lambda character: header.count(character.encode()))
+    header = re.split(rb"[\r\n]", stream.peek(CHUNK)[:CHUNK])[0].decode(encoding, "ignore")
+    delimiter = "\t" if _suffix(path) == ".tsv" else _delimiter(header.lstrip("\ufeff"))
     limit = csv.field_size_limit(2**31 - 1)
     number = 0
     try:
         reader = csv.DictReader(text, delimiter=delimiter, strict=True)
+        names = list(reader.fieldnames or ())
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(f"{path} has two columns of the name {twice[0]!r}.")
         for number, row in enumerate(reader, start=1):
-            yield number, {name: _cell(value) for name, value in row.items()}
+            yield number, {name: _cell(name, value) for name, value in row.items()}
     except csv.Error as error:
         raise DataError(f"{path}, after row {number}: no CSV ({error}).") from None
     finally:
         csv.field_size_limit(limit)
 
 
-def _cell(value: Any) -> Any:
-    """A cell's text, or the messages that it holds as JSON."""
+def _delimiter(header: str) -> str:
+    """The comma, or what gives the header more of the names that are looked for."""
+
+    def known(delimiter: str) -> int:
+        return len(_COLUMNS.intersection(next(csv.reader([header], delimiter=delimiter), [])))
+
+    best = max(",;\t", key=known)
+    return ";" if not known(best) and ";" in header and "," not in header else best
+
+
+_COLUMNS = {"prompt", "chosen", "rejected", "response_a", "response_b", "votes", "system"}
+_STRUCTURES = re.compile(r"votes|answers|ratings_(chosen|rejected)|\w+_annotations")
+
+
+def _cell(name: Any, value: Any) -> Any:
+    """A cell's text, or what it holds as JSON: messages, or a field of several values."""
+    if isinstance(value, str) and _STRUCTURES.fullmatch(str(name)) and value[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
     if not isinstance(value, str) or not _MESSAGES.match(value):
         return value
     try:

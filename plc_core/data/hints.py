@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError, Pairs
 from plc_core.data.rows import FIELDS
 from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
+
+_LOOKED_AT = 1000
 
 # What people call the fields that are looked for here.
 _ALIASES = {
@@ -32,18 +35,30 @@ def _first_row(files: list[SourceFile], encoding: str) -> dict[str, Any]:
 
 
 def check_columns(columns: Mapping[str, str], files: list[SourceFile], encoding: str) -> None:
-    """DataError unless `columns` maps fields that are read to fields that the first row has."""
+    """DataError unless `columns` maps fields that are read to fields that the rows have."""
     known = (*FIELDS, *SHAPE_FIELDS)
     if unknown := [name for name in columns if name not in known]:
         raise DataError(f"columns names {unknown[0]!r}; the fields are {', '.join(known)}.")
     if not columns:
         return
-    first = _first_row(files, encoding)
+    found = _names(files, encoding)
     for theirs in columns.values():
-        if theirs not in first:
-            near = difflib.get_close_matches(theirs, first, n=1)
+        if theirs not in found:
+            near = difflib.get_close_matches(theirs, found, n=1)
             hint = f"; is it {near[0]!r}?" if near else "."
-            raise DataError(f"The first row has no field {theirs!r}, only {', '.join(first)}{hint}")
+            raise DataError(
+                f"The first {_LOOKED_AT:,} rows have no field {theirs!r}, only "
+                f"{', '.join(found)}{hint}"
+            )
+
+
+def _names(files: list[SourceFile], encoding: str) -> list[str]:
+    """The names of fields in the first rows: not every row need have each."""
+    found: dict[str, None] = {}
+    for file in files:
+        for _, value in islice(rows_of_file(file.path, encoding), _LOOKED_AT):
+            found |= dict.fromkeys(map(str, value) if isinstance(value, dict) else ())
+    return list(found)
 
 
 def nothing_usable(source: Path | str, pairs: Pairs, files: list[SourceFile], encoding: str) -> str:

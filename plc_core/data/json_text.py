@@ -128,9 +128,10 @@ def json_array(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator
 def one_value_a_line(start: str) -> bool:
     """Whether a text that begins with a bracket is JSON lines, its first line a faulty row."""
     line, newline, rest = start.partition("\n")
+    if not newline or not rest.strip():
+        return False
     try:
-        value = json.loads(line)
+        json.loads(line)
     except (ValueError, RecursionError):
         return False
-    objects = not value or any(isinstance(item, dict) for item in value)
-    return bool(newline and rest.strip()) or not objects
+    return True

@@ -123,7 +123,8 @@ def pair_id(prompt: list[dict[str, str]], chosen: str, rejected: str) -> str:
 def repeated_id(first: str, before: int) -> str:
     """The id of a pair that is kept though `before` pairs of the same content come before it.
 
-    Ids are unique, as visits, votes and tokens are found by them.
+    Ids are unique, as visits, votes and tokens are found by them. So the id of a repetition, in
+    another split or with other votes, hangs on what was read with it.
     """
     if not before:
         return first

@@ -46,6 +46,8 @@ def cached_pairs(
             sums = {name: checksum(new / name) for name in _ARROW}
             record = {"rows_read": pairs.rows_read, "origin": origin, "checksums": sums}
             write_json(new / "pairs.json", record)
+            if folder.is_file():
+                folder.unlink()
             shutil.rmtree(folder, ignore_errors=True)
             new.rename(folder)
         made = _read_cache(folder)

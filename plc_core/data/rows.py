@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from plc_core.data.dialogues import (
     Turn,
+    continued,
     dialogue,
     is_dialogue,
-    is_open_dialogue,
     is_visible,
     plain_text,
     same_turns,
@@ -109,9 +109,9 @@ def _answer(row: Mapping[str, Any], side: str) -> tuple[list[Turn] | None, str]:
     prompt = row.get("prompt")
     if isinstance(value, str) and is_dialogue(value):
         value = dialogue(value)
-    elif isinstance(value, str) and isinstance(prompt, str) and is_open_dialogue(prompt):
+    elif isinstance(value, str) and isinstance(prompt, str) and is_dialogue(prompt):
         # Read as one text, so that both spellings of HH-RLHF are the same pair.
-        value = dialogue(prompt + value) if value.strip() else value
+        value = dialogue(continued(prompt, value)) if value.strip() else value
     elif not isinstance(value, str):
         value = turns_of(value, side)
     if not isinstance(value, str):
@@ -154,13 +154,17 @@ def _prompt(
         if isinstance(given, str) and prompt[-1] == {"role": "assistant", "content": ""}:
             prompt = prompt[:-1]  # the form ends with "Assistant:" where the answer begins
         if contexts and not same_turns(prompt, contexts[0]):
-            if not same_turns(without_system(prompt), without_system(contexts[0])):
+            both = prompt[0]["role"] == contexts[0][0]["role"] == "system"
+            if both or not same_turns(without_system(prompt), without_system(contexts[0])):
                 raise RowError("two-prompts", "the turns before an answer are not the prompt")
             # One of them has a system turn and the other says nothing about it.
             prompt = max(prompt, contexts[0], key=len)
     system = row.get("system")
-    if isinstance(system, str) and system.strip() and prompt and prompt[0]["role"] != "system":
-        prompt = [{"role": "system", "content": system}, *prompt]
+    if isinstance(system, str) and system.strip() and prompt:
+        if prompt[0]["role"] != "system":
+            prompt = [{"role": "system", "content": system}, *prompt]
+        elif prompt[0]["content"].strip() != system.strip():
+            marks.append(("prompt-differs", f"the system field is {shown(system)}"))
     if not any(is_visible(turn["content"]) for turn in prompt if turn["role"] != "system"):
         raise RowError("no-prompt", "the prompt is missing or empty")
     if prompt[-1]["role"] != "user":

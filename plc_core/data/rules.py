@@ -58,7 +58,7 @@ RULES: dict[str, Rule] = {
     "contaminated-exact": Rule("the prompt is one of the evaluation prompts", "keep"),
     "contaminated-ngram": Rule("the prompt shares long runs of words with one of them", "keep"),
     "duplicate": Rule("the same pair, with the same votes, was read before in its split", "drop"),
-    "other-votes": Rule("the same pair was read before, with other votes", "keep"),
+    "other-votes": Rule("the same answers were read before, with other votes", "keep"),
     "near-duplicate": Rule(
         "as a pair read before, but for line ends, Unicode form and outer white space", "keep"
     ),

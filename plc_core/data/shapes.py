@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plc_core.data.dialogues import dialogue, is_dialogue, turns_of
 from plc_core.data.pairs import DataError
 from plc_core.data.rules import RowError
 from plc_core.data.votes import parse_vote
@@ -52,7 +53,7 @@ def _from_ranking(row: Mapping[str, Any]) -> dict[str, Any]:
     of rank. The score is the negative rank, so that more is better.
     """
     answers = [_ranked(answer, n) for n, answer in enumerate(row["answers"], start=1)]
-    answers.sort(key=lambda answer: (answer[0], _hash(answer[1])))  # in any order of the file
+    answers.sort(key=lambda answer: (answer[0], _hash("", answer[1])))  # in any order of the file
     # Nectar repeats an answer where it had fewer than seven.
     lower = [a for a in answers if a[0] > answers[0][0] and a[1] != answers[0][1]]
     if not lower:
@@ -110,9 +111,8 @@ def _from_votes(
         raise RowError("unknown-vote", str(error).rstrip(".")) from None
     lead = sides.count("a") - sides.count("b")
     # Neither the order in the file nor a generator's state decides: the same for everybody.
-    prefers_b = lead < 0 or (
-        lead == 0 and _hash([rest.get("prompt"), b]) < _hash([rest.get("prompt"), a])
-    )
+    asked = rest.get("prompt")
+    prefers_b = lead < 0 or (lead == 0 and _hash(asked, b) < _hash(asked, a))
     chosen, rejected = (b, a) if prefers_b else (a, b)
     winner = "b" if prefers_b else "a"
     row = {
@@ -126,6 +126,21 @@ def _from_votes(
     return row
 
 
-def _hash(value: Any) -> int:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+def _hash(prompt: Any, answer: Any = None) -> int:
+    """A hash of what is said, however it is spelled: 64 bits of a SHA-256."""
+    said = [_turns(prompt, "user"), _turns(answer, "assistant")[-1:]]
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def _turns(value: Any, speaker: str) -> Any:
+    try:
+        if isinstance(value, str):
+            alone = [{"role": speaker, "content": value}]
+            turns = dialogue(value) if is_dialogue(value) else alone
+        else:
+            turns = turns_of(value, speaker)
+    except RowError:  # no messages, which normalisation will say
+        return [value]
+    said = [(turn["role"], turn["content"].strip()) for turn in turns]
+    return [turn for turn in said if turn != ("assistant", "")]

@@ -46,7 +46,7 @@ def load_pairs(
         source: a name of `DATASETS`, "world", or a file (JSON lines, JSON, CSV, Parquet or Arrow;
             plain, gzip or zstd) or a folder of such files or of `datasets.save_to_disk`.
         limit: read the first `limit` rows, of the split, only; rows that are left out count.
-        split: the split to keep. Of local files the default is all. Of a public dataset it is
+        split: the split to keep. Of local files the default is "all". Of a public dataset it is
             train, and the others are not read; "all" reads them too, which shows `split-leak`.
         files: a local copy of the public dataset `source`: its folder, or one of its files.
         revision: of the public dataset, instead of the pinned one.
@@ -78,6 +78,7 @@ def load_pairs(
     else:
         if revision is not None:
             raise DataError("A revision is of a public dataset; local files have none.")
+        split = None if split == "all" else split
         found, origin = local_files(source, split or "train", [*DATASETS, "world"]), {}
         name = shown_path(Path(source).name)
     check_columns(columns or {}, found, encoding)
@@ -99,7 +100,7 @@ def load_pairs(
     def read(folder: Path) -> Pairs:
         size = sum(file.path.stat().st_size for file in found)
         with (progress or Progress()).phase("reading pairs", size) as advance:
-            rows = _limited(_rows(found, encoding, advance), limit, split)
+            rows = _limited(_rows(found, encoding, advance), limit, options)
             return validated(rows, name, options, folder)
 
     pairs = cached_pairs(found, origin, read)
@@ -128,12 +129,12 @@ def _rows(files: list[SourceFile], encoding: str, advance: Any) -> Iterator[RawR
             yield RawRow(file.name, number, value, file.split)
 
 
-def _limited(rows: Iterator[RawRow], limit: int | None, split: str | None) -> Iterator[RawRow]:
-    count = 0
+def _limited(rows: Iterator[RawRow], limit: int | None, options: Options) -> Iterator[RawRow]:
+    field, count = options.columns.get("split", "split"), 0
     for row in rows:
         yield row
-        own = row.value.get("split") if isinstance(row.value, dict) else None
-        count += split is None or str(own or row.split) == split
+        own = row.value.get(field) if isinstance(row.value, dict) else None
+        count += options.split is None or str(own or row.split) == options.split
         if count == limit:
             return
 
