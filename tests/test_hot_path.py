@@ -10,15 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from plc_core.data import DataError
 from plc_core.engine import attention, vocabulary
 from plc_core.engine.adapters import LowRankLinear, add_lora
+from plc_core.engine.arithmetic import needed_flops
 from plc_core.engine.attention import block_mask, dense_mask, whole_blocks
-from plc_core.engine.benchmark import (
-    Timing,
-    needed_flops,
-    random_pairs,
-    random_qwen,
-    table,
-    word_tokenizer,
-)
+from plc_core.engine.benchmark import random_pairs, random_qwen, word_tokenizer
 from plc_core.engine.logprobs import pair_logps, verify_packing
 from plc_core.engine.models import ModelError, compile_layers
 from plc_core.engine.packing import (
@@ -287,14 +281,7 @@ def test_needed_arithmetic_spelled_out():
     seen = 3 + (2 + 1) + (2 * 2 + 3)
     expected = (4 * weights + 6 * adapters) * 5 + 4 * 97 * 32 * 3 + 12 * 32 * seen
     assert needed_flops(model, pairs, lora_rank=2) == expected
-
-
-def test_a_timing_in_numbers():
-    (row,) = table([Timing("x", [1.0, 4.0, 2.0], 64, 1.5)], flops_a_pair=10.0, rate=640.0)
-    assert row == {
-        "what": "x", "pairs_per_second": 32.0, "range": (16.0, 64.0), "peak_gib": 1.5,
-        "share_of_matrix_rate": 0.5,
-    }  # fmt: skip
+    assert needed_flops(model, pairs, 0) == 6 * weights * 5 + 6 * 97 * 32 * 3 + 12 * 32 * seen
 
 
 def test_words_are_tokens():
