@@ -65,6 +65,9 @@ def train(config: TrainConfig) -> Run:
     processes.wait_for_everyone()
     run = open_run(resolve(project_path(config.runs_dir), config.name))
     if config.resume and run.is_trained:
+        if processes.is_main_process and run.status["state"] == "killed":
+            # It was killed between its last number and the word that it is done.
+            run.set_status(state="done", reason=None)
         return run
     # Looked at before anything is changed: a checkpoint that cannot be used costs nothing.
     checkpoint = last_checkpoint(run) if config.resume else None
@@ -220,8 +223,8 @@ def _fit(
         trainer.recorder.flush()
     if trainer.is_world_process_zero():
         tell_progress(run, trainer.state.global_step, steps)
-        run.update_info(trained_steps=trainer.state.global_step)
-        _warn_of_noise(run)
+        # Both at once: who finds the first of them takes the run for finished.
+        run.update_info(trained_steps=trainer.state.global_step, margin_noise=_margin_noise(run))
 
 
 def _warn_of_identical(tokens: Tokens) -> None:
@@ -237,12 +240,11 @@ def _warn_of_identical(tokens: Tokens) -> None:
         logger.warning(sentence)
 
 
-def _warn_of_noise(run: Run) -> None:
+def _margin_noise(run: Run) -> dict[str, float]:
     # Before the first update the margins are 0 but for the numerical noise between the cached
     # reference pass and a differently shaped batch, which low precision makes large.
     metrics = run.metrics()
     noise, spread = metrics["margin_std"].iloc[0], metrics["ema_std"].iloc[-1]
-    run.update_info(margin_noise={"step_0_std": noise, "last_ema_std": spread})
     if noise > _NOISE_SHARE * spread:
         logger.warning(
             "The margins' spread at step 0, which is numerical noise, is %.2g against %.2g at the "
@@ -251,6 +253,7 @@ def _warn_of_noise(run: Run) -> None:
             noise,
             spread,
         )
+    return {"step_0_std": noise, "last_ema_std": spread}
 
 
 class _Bar(TrainerCallback):
