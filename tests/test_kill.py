@@ -9,6 +9,7 @@ wherever it is when a timer ends. The next attempt resumes, and is killed as wel
 import io
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -24,7 +25,9 @@ from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.objective_state import STATE_FILE
 from plc_core.engine.pipeline import train
-from plc_core.runs import open_run, resolve
+from plc_core.engine.trainer import PreferenceTrainer
+from plc_core.files import RunError
+from plc_core.runs import Run, open_run, resolve
 
 KILLS = 30
 TIMING = ["seconds", "pairs_per_second"]
@@ -143,3 +146,62 @@ def test_whatever_moment_a_run_is_killed_it_ends_as_if_it_had_not_been(tmp_path,
             killed, _ = attempt(config(tmp_path, name, resume=begun), **point)
             kills += killed
         assert_same(open_run(tmp_path / name), whole)
+
+
+# ---- a disk that takes no more ------------------------------------------------------------------
+
+
+@pytest.fixture
+def largest_file():
+    """Sets the largest file that may be written, as on a disk that is full after so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("size", "what"), [(1_000_000, "the weights"), (2_000_000, "the optimizer's state")]
+)
+def test_a_disk_that_is_full_at_a_checkpoint_is_a_sentence_and_the_run_goes_on(
+    tmp_path, whole, largest_file, size, what
+):
+    settings = config(tmp_path, "full")
+    first = PreferenceTrainer._save_checkpoint
+
+    def full_at_four(self, *args):
+        if self.state.global_step == 4:
+            largest_file(size)
+        first(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PreferenceTrainer, "_save_checkpoint", full_at_four)
+        with pytest.raises(RunError, match=r"checkpoint of step 4 cannot be written to .* resume"):
+            train(settings)
+    largest_file(resource.RLIM_INFINITY)
+    run = open_run(tmp_path / "full")
+    assert run.status["state"] == "failed"
+    assert "cannot be written" in run.status["reason"]
+    assert trained_checkpoint(run).name == "checkpoint-2"
+    assert_same(train(settings.model_copy(update={"resume": True})), whole)
+
+
+def test_a_disk_that_is_full_for_the_record_is_a_sentence(tmp_path, whole, monkeypatch):
+    settings = config(tmp_path, "full")
+
+    def full(run, columns):
+        raise RunError(f"{run.path} cannot be written: No space left on device.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append_visits", full)
+        with pytest.raises(RunError, match="No space left on device"):
+            train(settings)
+    assert_same(train(settings.model_copy(update={"resume": True})), whole)
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder that nobody can write")
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch):
+    with pytest.raises(RunError, match="/sys/plc cannot hold runs"):
+        train(config("/sys/plc", "x"))
+    monkeypatch.setenv("PLC_CACHE", "/sys/plc")
+    with pytest.raises(RunError, match=r"cache folder /sys/plc\S* cannot be written"):
+        train(config(tmp_path, "x"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -18,6 +19,7 @@ from plc_core.engine.objective_state import CarriesObjective
 from plc_core.engine.order import WarmFirst
 from plc_core.engine.packing import StepCollator
 from plc_core.engine.visits import VisitRecorder
+from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
 
 _COLUMNS = [
@@ -182,7 +184,14 @@ class PreferenceTrainer(CarriesObjective):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         # A resumed run makes visits after its checkpoint again; those before must be on disk.
         self.recorder.flush()
-        super()._save_checkpoint(model, trial)
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:  # of python, torch, safetensors
+            raise RunError(
+                f"The checkpoint of step {self.state.global_step} cannot be written to "
+                f"{self.args.output_dir}: {error}. Earlier checkpoints are whole; with resume the "
+                "run goes on from the last of them."
+            ) from error
 
 
 class _Records(TrainerCallback):
