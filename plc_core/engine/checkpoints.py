@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
@@ -42,7 +43,9 @@ def load_trained(run: Run) -> PreTrainedModel | PeftModel:
     checkpoint = trained_checkpoint(run)
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
-    base, _ = load_policy(config["model"])
+    base: Any = load_policy(config["model"])[0]
+    if isinstance(base, PeftModel):
+        base = base.unload()  # the checkpoint has the adapters that the run began with, trained on
     adapted = PeftModel.from_pretrained(base, checkpoint)
     disable_dropout(adapted)
     return adapted

@@ -96,10 +96,10 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
     difference = (packed.cpu() - plain).abs()
     if not (difference <= absolute + relative * plain.abs()).all():
         raise ModelError(
-            f"The architecture {type(model).__name__} cannot be trained on packed rows: its "
-            f"log-probs differ by {difference.max():.2g} nats from those of single sequences, as "
-            f"with a sliding window below {sizes.max()} tokens. Lower max_length, or use another "
-            "model."
+            f"The architecture {type(_language_model(model)).__name__} cannot be trained on packed "
+            f"rows: its log-probs differ by {difference.max():.2g} nats from those of single "
+            f"sequences, as with a sliding window below {sizes.max()} tokens. Lower max_length, or "
+            "use another model."
         )
 
 

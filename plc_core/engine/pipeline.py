@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from peft import PeftModel
 from transformers import (
+    PreTrainedModel,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -76,6 +78,7 @@ def train(config: TrainConfig) -> Run:
     with run.running("preparing") if processes.is_main_process else nullcontext():
         progress = Progress(run if processes.is_main_process else None)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
+        _check_adapters(config, policy)
         policy.to(processes.device)
         pairs = training_pairs(config, policy, tokenizer, progress)
         tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
@@ -94,9 +97,9 @@ def train(config: TrainConfig) -> Run:
             _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
         set_seed(config.seed)
-        model = (
-            add_lora(policy, config.lora_rank, config.lora_alpha) if config.lora_rank else policy
-        )
+        model: PreTrainedModel | PeftModel = policy
+        if config.lora_rank and not isinstance(policy, PeftModel):
+            model = add_lora(policy, config.lora_rank, config.lora_alpha)
         recorder = VisitRecorder(run, dataset["pair_id"], config.beta)
         trainer = PreferenceTrainer(
             model,
@@ -137,6 +140,18 @@ def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
         return build_objective("plc", beta=config.beta, **routing, **options), None
     objective = build_objective(config.objective, beta=config.beta, **options)
     return objective, Router(**routing)
+
+
+def _check_adapters(config: TrainConfig, policy: object) -> None:
+    """RunError where a policy begins with adapters of another shape than is asked for."""
+    if not isinstance(policy, PeftModel):
+        return
+    own: Any = policy.active_peft_config
+    if (own.r, own.lora_alpha) != (config.lora_rank, config.lora_alpha):
+        raise RunError(
+            f"The adapters in {config.model} have rank {own.r} and alpha {own.lora_alpha}, and are "
+            f"trained on as they are: set lora_rank to {own.r} and lora_alpha to {own.lora_alpha}."
+        )
 
 
 def _open(config: TrainConfig) -> None:
