@@ -60,7 +60,7 @@ class LowRankLinear(PeftLinear):
 
     PEFT casts its input to the adapter's fp32 and adds the two products in a pass over the whole
     output. Here A and B, the smallest tensors, are cast instead. Anything but one plain active
-    adapter on frozen weights is left to PEFT.
+    adapter on frozen weights, held in one place, is left to PEFT.
     """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -68,7 +68,9 @@ class LowRankLinear(PeftLinear):
         base: Any = self.get_base_layer()
         names = self.active_adapters
         plain = len(names) == 1 and not (self.disable_adapters or self.merged or args or kwargs)
-        if not plain or base.weight.requires_grad:
+        # DeepSpeed's ZeRO-3 brings weights together when the module that has them is called.
+        apart = hasattr(base.weight, "ds_id")
+        if not plain or apart or base.weight.requires_grad:
             return super().forward(x, *args, **kwargs)
         a: Any = self.lora_A[names[0]].weight
         b: Any = self.lora_B[names[0]].weight

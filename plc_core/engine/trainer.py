@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from plc_core.engine.checkpoints import list_files
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
 from plc_core.engine.order import WarmFirst
@@ -180,6 +182,16 @@ class PreferenceTrainer(CarriesObjective):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """0: transformers' estimate counts padding of a layout that packed rows do not have."""
         return 0
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Of every rank; the main one then lists the files, before it says that all is written.
+
+        transformers writes trainer_state.json next, and does not wait for the other ranks.
+        """
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_files(Path(output_dir))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         # A resumed run makes visits after its checkpoint again; those before must be on disk.
