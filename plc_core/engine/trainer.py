@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from plc_core.engine.checkpoints import list_files
@@ -71,6 +73,7 @@ class PreferenceTrainer(CarriesObjective):
             train_dataset=self._pairs,
             data_collator=collator,
         )
+        _keep_precision(self.accelerator.state)
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
@@ -204,6 +207,26 @@ class PreferenceTrainer(CarriesObjective):
                 f"{self.args.output_dir}: {error}. Earlier checkpoints are whole; with resume the "
                 "run goes on from the last of them."
             ) from error
+
+
+def _keep_precision(state: AcceleratorState) -> None:
+    """Have FSDP2 leave numbers as they are: precision is autocast's, as in the reference pass.
+
+    accelerate would round log-probs to bfloat16 on their way out of the model, which made the
+    margins' spread at step 0 sixty times as large, and add up gradients in bfloat16.
+
+    Raises:
+        RunError: for the first version of FSDP, whose flattened weights cannot be mixed.
+    """
+    plugin = getattr(state, "fsdp_plugin", None)
+    if plugin is None:
+        return
+    if plugin.fsdp_version != 2:
+        raise RunError(
+            "Sharded training needs FSDP2: set fsdp_version to 2, as in "
+            "notebooks/recipes/accelerate/fsdp2.yaml."
+        )
+    plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
 class _Records(TrainerCallback):
