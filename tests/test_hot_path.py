@@ -12,7 +12,8 @@ from plc_core.engine import attention, vocabulary
 from plc_core.engine.adapters import LowRankLinear, add_lora
 from plc_core.engine.arithmetic import needed_flops
 from plc_core.engine.attention import block_mask, dense_mask, whole_blocks
-from plc_core.engine.benchmark import random_pairs, random_qwen, word_tokenizer
+from plc_core.engine.benchmark import random_pairs, random_qwen, time_engine, word_tokenizer
+from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import pair_logps, verify_packing
 from plc_core.engine.models import ModelError, compile_layers
 from plc_core.engine.packing import (
@@ -88,6 +89,15 @@ def test_a_sliding_window_shorter_than_a_pair_is_refused():
     model = tiny(model_type="mistral", sliding_window=4)
     with pytest.raises(ModelError, match="MistralForCausalLM cannot be trained on packed rows"):
         verify_packing(model, random_pairs(3, 97, 32), bf16=False)
+
+
+def test_layers_that_are_computed_again_attend_as_they_did(tmp_path):
+    """Two heads of queries share one of keys, which another attention would spread out."""
+    config = TrainConfig(
+        name="again", batch_pairs=4, pairs_per_forward=2, gradient_checkpointing=True
+    )
+    steps = time_engine("again", qwen(), random_pairs(8, 97, 32), config, 1, tmp_path).seconds
+    assert len(steps) == 1
 
 
 def test_the_model_is_as_before_afterwards():

@@ -138,13 +138,24 @@ def _scoring(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Iterator[No
     def score(hidden: Tensor) -> Tensor:
         return token_logps(hidden, head, batch["targets"], transform)
 
-    attention = model.config._attn_implementation
-    model.config._attn_implementation = PACKED
+    with packed_rows(model), _instead(model, forward), _instead(head, score):
+        yield
+
+
+@contextlib.contextmanager
+def packed_rows(model: nn.Module) -> Iterator[None]:
+    """Within, the model attends as packed rows ask for.
+
+    A backward that computes layers again (gradient checkpointing) must run within too, or it would
+    compute them with another attention.
+    """
+    config = _language_model(model).config
+    attention = config._attn_implementation
+    config._attn_implementation = PACKED
     try:
-        with _instead(model, forward), _instead(head, score):
-            yield
+        yield
     finally:
-        model.config._attn_implementation = attention
+        config._attn_implementation = attention
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from plc_core.engine.checkpoints import list_files
-from plc_core.engine.logprobs import autocast, pair_logps
+from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
 from plc_core.engine.order import WarmFirst
 from plc_core.engine.packing import StepCollator
@@ -141,7 +141,8 @@ class PreferenceTrainer(CarriesObjective):
         for forward in forwards:
             last = forward is forwards[-1]
             self.accelerator.gradient_state._set_sync_gradients(last)
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            whole = nullcontext() if last else self.accelerator.no_sync(model)
+            with whole, packed_rows(model):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, forward, num_items_in_batch=num_items_in_batch)
                 self.accelerator.backward(loss)
