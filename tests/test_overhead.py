@@ -110,6 +110,7 @@ def test_a_setting_that_does_not_fit_is_said_and_not_compared():
     assert np.isnan(row["pairs/s"])
 
 
-def test_a_setting_of_trl_without_its_batch_is_refused():
-    with pytest.raises(ParameterError, match="needs pairs_per_forward"):
-        checked({"name": "x", "trl_settings": [{"optim": "sgd"}]}, OverheadConfig)
+@pytest.mark.parametrize("setting", [{"optim": "sgd"}, {"pairs_per_forward": 48}], ids=str)
+def test_a_setting_of_trl_that_cannot_fill_a_step_is_refused(setting):
+    with pytest.raises(ParameterError, match="needs pairs_per_forward, which divides batch_pairs"):
+        checked({"name": "x", "trl_settings": [setting]}, OverheadConfig)

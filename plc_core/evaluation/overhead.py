@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
 from datasets import Dataset, disable_progress_bars
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.arithmetic import matrix_rate, needed_flops
@@ -75,12 +75,14 @@ class OverheadConfig(BaseModel):
     rounds: int = Field(3, gt=0)  # each takes all in turn
     seed: int = Field(0, ge=0, lt=2**32)
 
-    @field_validator("trl_settings")
-    @classmethod
-    def _say_their_batch(cls, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if any(not isinstance(s.get("pairs_per_forward"), int) for s in settings):
-            raise ValueError("each of them needs pairs_per_forward, a whole number")
-        return settings
+    @model_validator(mode="after")
+    def _trl_can_split(self) -> OverheadConfig:
+        for setting in self.trl_settings:
+            pairs = setting.get("pairs_per_forward")
+            if not isinstance(pairs, int) or pairs < 1 or self.batch_pairs % pairs:
+                sentence = "each of trl_settings needs pairs_per_forward, which divides batch_pairs"
+                raise ValueError(sentence)
+        return self
 
 
 class Work(NamedTuple):
@@ -119,16 +121,12 @@ def prepare_work(config: OverheadConfig, run: Run) -> Work:
     if config.model == "qwen2.5-1.5b" or (config.model == "auto" and on_gpu):
         shape = random_qwen(torch.device("meta"))
         pairs = random_pairs(count, shape.config.vocab_size, config.max_length, config.seed)
-        return Work(lambda: _moved(random_qwen(device), device, dtype), pairs, on_gpu)
+        return Work(lambda: cast(Any, random_qwen(device)).to(dtype), pairs, on_gpu)
     policy, tokenizer = load_policy("world")
     source = checked({"name": config.name, "num_pairs": count, "seed": config.seed}, TrainConfig)
     world = training_pairs(source, policy, tokenizer, Progress(run))
     tokens = tokenize_pairs(world, tokenizer, config.max_length, {}, Progress(run))
-    return Work(lambda: _moved(copy.deepcopy(policy), device, dtype), tokens.dataset, on_gpu)
-
-
-def _moved(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    return model.to(device, dtype)
+    return Work(lambda: cast(Any, copy.deepcopy(policy)).to(device, dtype), tokens.dataset, on_gpu)
 
 
 def measure(config: OverheadConfig, work: Work, run: Run) -> pd.DataFrame:
@@ -202,7 +200,7 @@ def reading(timings: pd.DataFrame) -> str:
         index="round", columns="what", values="median"
     )
     more = 100 * (by_round[PLC] / by_round[DPO] - 1)
-    if more.min() <= 0 <= more.max():
+    if len(more) == 1 or more.min() <= 0 <= more.max():
         against_dpo = "no difference from DPO's step shown"
     else:
         against_dpo = f"it takes {'more' if more.median() > 0 else 'less'} time than DPO's"
@@ -241,7 +239,9 @@ def _contenders(config: OverheadConfig, work: Work) -> Mapping[str, Callable[[],
         },
         TrainConfig,
     )  # fmt: skip
-    trl = config.trl_settings or (_TRL_ON_A_GPU if work.on_gpu else _TRL_ON_A_CPU)
+    some = _TRL_ON_A_GPU if work.on_gpu else _TRL_ON_A_CPU
+    some = [x for x in some if config.batch_pairs % x["pairs_per_forward"] == 0]
+    trl = config.trl_settings or some
     return {
         DPO: partial(_engine, DPO, "dpo", settings, config, work),
         PLC: partial(_engine, PLC, "plc", settings, config, work),
