@@ -207,7 +207,10 @@ class Run:
         if table.num_rows:
             steps = table["step"].to_numpy()
             folder = self.path / "visits"
-            folder.mkdir(exist_ok=True)
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise RunError(f"{folder} cannot be made: {error.strerror}.") from None
             write_table(folder / f"{steps.min():08d}-{steps.max():08d}.parquet", table)
 
     def truncate_after(self, steps: int) -> None:

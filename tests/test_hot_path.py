@@ -10,15 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from plc_core.data import DataError
 from plc_core.engine import attention, vocabulary
 from plc_core.engine.adapters import LowRankLinear, add_lora
+from plc_core.engine.arithmetic import needed_flops
 from plc_core.engine.attention import block_mask, dense_mask, whole_blocks
-from plc_core.engine.benchmark import (
-    Timing,
-    needed_flops,
-    random_pairs,
-    random_qwen,
-    table,
-    word_tokenizer,
-)
+from plc_core.engine.benchmark import random_pairs, random_qwen, time_engine, word_tokenizer
+from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import pair_logps, verify_packing
 from plc_core.engine.models import ModelError, compile_layers
 from plc_core.engine.packing import (
@@ -94,6 +89,15 @@ def test_a_sliding_window_shorter_than_a_pair_is_refused():
     model = tiny(model_type="mistral", sliding_window=4)
     with pytest.raises(ModelError, match="MistralForCausalLM cannot be trained on packed rows"):
         verify_packing(model, random_pairs(3, 97, 32), bf16=False)
+
+
+def test_layers_that_are_computed_again_attend_as_they_did(tmp_path):
+    """Two heads of queries share one of keys, which another attention would spread out."""
+    config = TrainConfig(
+        name="again", batch_pairs=4, pairs_per_forward=2, gradient_checkpointing=True
+    )
+    steps = time_engine("again", qwen(), random_pairs(8, 97, 32), config, 1, tmp_path).seconds
+    assert len(steps) == 1
 
 
 def test_the_model_is_as_before_afterwards():
@@ -287,14 +291,7 @@ def test_needed_arithmetic_spelled_out():
     seen = 3 + (2 + 1) + (2 * 2 + 3)
     expected = (4 * weights + 6 * adapters) * 5 + 4 * 97 * 32 * 3 + 12 * 32 * seen
     assert needed_flops(model, pairs, lora_rank=2) == expected
-
-
-def test_a_timing_in_numbers():
-    (row,) = table([Timing("x", [1.0, 4.0, 2.0], 64, 1.5)], flops_a_pair=10.0, rate=640.0)
-    assert row == {
-        "what": "x", "pairs_per_second": 32.0, "range": (16.0, 64.0), "peak_gib": 1.5,
-        "share_of_matrix_rate": 0.5,
-    }  # fmt: skip
+    assert needed_flops(model, pairs, 0) == 6 * weights * 5 + 6 * 97 * 32 * 3 + 12 * 32 * seen
 
 
 def test_words_are_tokens():

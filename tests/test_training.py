@@ -443,6 +443,10 @@ def test_a_batch_that_does_not_divide_over_the_processes_is_a_sentence():
     config = TrainConfig(name="x", batch_pairs=24, pairs_per_forward=8)
     with pytest.raises(RunError, match=r"must be a multiple .* \(8 × 2\)"):
         check_processes(config, SimpleNamespace(num_processes=2))
+    budget = config.model_copy(update={"tokens_per_forward": 1000})
+    check_processes(budget, SimpleNamespace(num_processes=2))
+    with pytest.raises(RunError, match=r"multiple of the processes \(1 × 5\)"):
+        check_processes(budget, SimpleNamespace(num_processes=5))
 
 
 def test_bfloat16_trains_fp32_weights_and_says_its_noise(folder):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,17 +24,34 @@ def add_lora(policy: PreTrainedModel, rank: int, alpha: int) -> PeftModel:
     config = LoraConfig(
         r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
     )
+    with _quiet():
+        adapted = get_peft_model(policy, config)
+    assert isinstance(adapted, PeftModel)
+    return _computed_low_rank(adapted)
+
+
+def load_adapters(policy: PreTrainedModel, folder: Path) -> PeftModel:
+    """The policy with the LoRA adapters in `folder` as they are, to be trained on."""
+    with _quiet():
+        adapted = PeftModel.from_pretrained(policy, folder, is_trainable=True)
+    return _computed_low_rank(adapted)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         # peft 0.21 asks for a property by the name that transformers 5.24 is about to drop.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`")
-        adapted = get_peft_model(policy, config)
+        yield
+
+
+def _computed_low_rank(adapted: PeftModel) -> PeftModel:
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     for module in adapted.modules():
         if type(module) is PeftLinear:
             module.__class__ = LowRankLinear
-    assert isinstance(adapted, PeftModel)
     return adapted
 
 
@@ -40,7 +60,7 @@ class LowRankLinear(PeftLinear):
 
     PEFT casts its input to the adapter's fp32 and adds the two products in a pass over the whole
     output. Here A and B, the smallest tensors, are cast instead. Anything but one plain active
-    adapter on frozen weights is left to PEFT.
+    adapter on frozen weights, held in one place, is left to PEFT.
     """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -48,7 +68,9 @@ class LowRankLinear(PeftLinear):
         base: Any = self.get_base_layer()
         names = self.active_adapters
         plain = len(names) == 1 and not (self.disable_adapters or self.merged or args or kwargs)
-        if not plain or base.weight.requires_grad:
+        # DeepSpeed's ZeRO-3 brings weights together when the module that has them is called.
+        apart = hasattr(base.weight, "ds_id")
+        if not plain or apart or base.weight.requires_grad:
             return super().forward(x, *args, **kwargs)
         a: Any = self.lora_A[names[0]].weight
         b: Any = self.lora_B[names[0]].weight

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import resource
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from transformers import (
 
 from plc_core.engine.arguments import training_arguments
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.packing import PairCollator, StepCollator, pair_tokens
+from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.visits import VisitRecorder
 from plc_core.objective import Router, build_objective
@@ -49,7 +51,7 @@ class Timing:
     name: str
     seconds: list[float]
     pairs: int  # a step
-    peak_memory: float  # GiB that the allocator held at most, warm-up included; 0 on a CPU
+    peak_memory: float  # GiB at most, warm-up included: allocated on a GPU, resident on a CPU
     warm_up: list[float] = field(default_factory=list)  # seconds, compilation included
 
     @property
@@ -93,52 +95,6 @@ def random_pairs(count: int, vocabulary: int, max_length: int = 1024, seed: int 
     return Dataset.from_dict(rows)
 
 
-def matrix_rate(device: torch.device, size: int = 8192, repeats: int = 20) -> float:
-    """FLOP/s of a bfloat16 matrix product, size × size × size, of random numbers."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(5):
-        a @ b
-    seconds = []
-    for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
-        a @ b
-        _wait(device)
-        seconds.append(time.perf_counter() - start)
-    return float(2 * size**3 / np.median(seconds))
-
-
-def needed_flops(model: PreTrainedModel, pairs: Dataset, lora_rank: int) -> float:
-    """Arithmetic that training on these pairs needs, once each: FLOP.
-
-    Counted: the matrix products of the packed layout with adapters on frozen weights. A decoder's
-    weight works twice a token, forward and to its input (4 FLOP a weight), an adapter's weight
-    also for its own gradient (6); the head twice a response token; attention's two products over
-    the visible positions, once forward and twice backward. Nothing is counted for norms, softmax,
-    padding, or computing again.
-    """
-    config: Any = model.config
-    linear = [m for n, m in model.get_decoder().named_modules() if _is_dense(n, m)]
-    weights = sum(m.weight.numel() for m in linear)
-    adapters = sum(lora_rank * sum(m.weight.shape) for m in linear)
-    tokens = sum(map(pair_tokens, pairs))
-    responses = sum(len(r["chosen_ids"]) + len(r["rejected_ids"]) for r in pairs)
-    seen = 0
-    for row in pairs:
-        prompt, *sides = (len(row[f"{x}_ids"]) for x in ("prompt", "chosen", "rejected"))
-        seen += prompt * (prompt + 1) // 2 + sum(n * prompt + n * (n + 1) // 2 for n in sides)
-    width = config.num_attention_heads * (
-        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    )
-    head = config.vocab_size * config.hidden_size
-    attention = 12 * config.num_hidden_layers * width * seen
-    return float((4 * weights + 6 * adapters) * tokens + 4 * head * responses + attention)
-
-
-def _is_dense(name: str, module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) and "lora_" not in name
-
-
 def time_engine(
     name: str,
     model: nn.Module,
@@ -157,7 +113,7 @@ def time_engine(
     arguments = training_arguments(config, run, rows, PartialState())
     arguments.save_strategy = "no"
     device = arguments.device
-    _forget_peak(device)
+    forget_peak(device)
     trainer = PreferenceTrainer(
         model,
         arguments,
@@ -169,7 +125,7 @@ def time_engine(
         shadow,
         VisitRecorder(run, tokens["pair_id"], config.beta),
     )
-    return _time(name, trainer, config.batch_pairs, warm_up, device)
+    return _time(name, trainer, config.batch_pairs, warm_up)
 
 
 def time_trl(
@@ -185,18 +141,20 @@ def time_trl(
     folder: Path = Path("/tmp/plc-benchmark/trl"),
     **options: Any,
 ) -> Timing:
-    """Time TRL's DPOTrainer on the text of `pairs`, whose tokens are the tokenizer's own words.
+    """Time TRL's DPOTrainer on the text of `pairs`, whose tokens are `word_tokenizer`'s words.
 
-    `reference` is a frozen copy of the model; with adapters TRL switches them off instead.
+    TRL ends each response with a token of its own, so it is given one token less. `reference` is
+    a frozen copy of the model; with adapters TRL switches them off instead. `options` are those of
+    DPOConfig.
     """
     from trl import DPOConfig, DPOTrainer
 
     columns = {
         side: [
-            f"{tokenizer.decode(row[f'{side}_ids'])}{' ' if side == 'prompt' else ''}"
+            f"{tokenizer.decode(row[f'{side}_ids'][:kept])}{' ' if side == 'prompt' else ''}"
             for row in pairs
         ]
-        for side in ("prompt", "chosen", "rejected")
+        for side, kept in (("prompt", None), ("chosen", -1), ("rejected", -1))
     }
     arguments = DPOConfig(
         output_dir=str(folder),
@@ -210,7 +168,7 @@ def time_trl(
         disable_tqdm=True,
         **options,
     )
-    _forget_peak(arguments.device)
+    forget_peak(arguments.device)
     trainer = DPOTrainer(
         model,
         reference,
@@ -223,7 +181,7 @@ def time_trl(
         if lora_rank
         else None,
     )
-    return _time(name, trainer, batch_pairs, warm_up, arguments.device)
+    return _time(name, trainer, batch_pairs, warm_up)
 
 
 def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerBase:
@@ -240,24 +198,43 @@ def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerBase:
     )
 
 
-def _time(name: str, trainer: Any, pairs: int, warm_up: int, device: torch.device) -> Timing:
+def _time(name: str, trainer: Any, pairs: int, warm_up: int) -> Timing:
+    device = trainer.args.device
     clock = _Clock(device)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(clock)
     trainer.train()
-    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-    return Timing(name, clock.seconds[warm_up:], pairs, peak, clock.seconds[:warm_up])
+    return Timing(
+        name, clock.seconds[warm_up:], pairs, peak_memory(device), clock.seconds[:warm_up]
+    )
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done what it was asked to."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def _forget_peak(device: torch.device) -> None:
+def forget_peak(device: torch.device) -> None:
+    """Measure `peak_memory` from here; a CPU's where the system lets a process do so (Linux)."""
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+    else:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> float:
+    """GiB since `forget_peak`: allocated on a GPU; resident in this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 class _Clock(TrainerCallback):
@@ -275,21 +252,7 @@ class _Clock(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        _wait(self.device)
+        wait_for(self.device)
         now = time.perf_counter()
         self.seconds.append(now - self._last)
         self._last = now
-
-
-def table(timings: Sequence[Timing], flops_a_pair: float, rate: float) -> list[dict[str, Any]]:
-    """One row a timing: pairs/s with its range, peak memory, share of the matrix rate."""
-    return [
-        {
-            "what": t.name,
-            "pairs_per_second": t.pairs_per_second,
-            "range": (t.pairs / max(t.seconds), t.pairs / min(t.seconds)),
-            "peak_gib": t.peak_memory,
-            "share_of_matrix_rate": t.pairs_per_second * flops_a_pair / rate,
-        }
-        for t in timings
-    ]

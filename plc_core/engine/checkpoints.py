@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from plc_core.engine.models import disable_dropout, load_policy
-from plc_core.files import RunError, read_json
+from plc_core.files import RunError, read_json, write_json
 from plc_core.runs import Run
+
+_FILES = "plc_files.json"
 
 
 def last_checkpoint(run: Run) -> Path | None:
@@ -42,7 +45,9 @@ def load_trained(run: Run) -> PreTrainedModel | PeftModel:
     checkpoint = trained_checkpoint(run)
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
-    base, _ = load_policy(config["model"])
+    base: Any = load_policy(config["model"])[0]
+    if isinstance(base, PeftModel):
+        base = base.unload()  # the checkpoint has the adapters that the run began with, trained on
     adapted = PeftModel.from_pretrained(base, checkpoint)
     disable_dropout(adapted)
     return adapted
@@ -84,25 +89,51 @@ def _step(path: Path) -> int:
 
 
 def _check(checkpoint: Path) -> None:
-    weights = [*checkpoint.glob("model*.safetensors"), *checkpoint.glob("adapter*.safetensors")]
-    archives = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt"]
-    archives += sorted(checkpoint.glob("rng_state*.pth"))
     advice = f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
-    if not weights:
+    sizes = _listed(checkpoint)
+    names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
+    # Optimizers that are sharded over ranks have files of other names, all of them in the list.
+    needed = set(sizes) or {"optimizer.pt", "scheduler.pt"}
+    if not any(_is_weights(name) for name in names) and (not sizes or any(map(_is_weights, sizes))):
         raise RunError(f"{checkpoint.name} has no weights. {advice}")
-    for path in [*weights, *archives]:
+    for name in sorted(needed - names):
+        raise RunError(f"{checkpoint.name} has no {name}. {advice}")
+    for name in sorted(names):
+        path = checkpoint / name
         try:
+            if name in sizes and path.stat().st_size != sizes[name]:
+                raise OSError(f"it has {path.stat().st_size} bytes and had {sizes[name]}")
             if path.suffix == ".safetensors":
                 with safe_open(path, framework="numpy"):
                     pass
-            else:
+            elif path.suffix in (".pt", ".pth", ".bin"):
                 # torch.save writes a zip file, with a checksum for everything in it.
                 with zipfile.ZipFile(path) as archive:
                     if archive.testzip() is not None:
                         raise zipfile.BadZipFile("a checksum is wrong")
-        except FileNotFoundError:
-            raise RunError(f"{checkpoint.name} has no {path.name}. {advice}") from None
         except (OSError, SafetensorError, zipfile.BadZipFile) as error:
-            raise RunError(
-                f"{path.name} of {checkpoint.name} is damaged ({error}). {advice}"
-            ) from None
+            raise RunError(f"{name} of {checkpoint.name} is damaged ({error}). {advice}") from None
+
+
+def _is_weights(name: str) -> bool:
+    return name.startswith(("model", "adapter")) and name.endswith(".safetensors")
+
+
+def list_files(checkpoint: Path) -> None:
+    """Write down the sizes of the files of weights and states, when all ranks have written them."""
+    files = (path for path in checkpoint.rglob("*") if path.is_file())
+    kinds = (".safetensors", ".pt", ".pth", ".bin", ".distcp", ".metadata")  # torch's and DCP's
+    sizes = {
+        str(path.relative_to(checkpoint)): path.stat().st_size
+        for path in files
+        if path.suffix in kinds or path.name in kinds
+    }
+    write_json(checkpoint / _FILES, sizes)
+
+
+def _listed(checkpoint: Path) -> dict[str, int]:
+    """The sizes of the files that the checkpoint had; empty where there is no such list."""
+    try:
+        return {str(name): int(size) for name, size in read_json(checkpoint / _FILES).items()}
+    except (RunError, TypeError, ValueError):
+        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -96,10 +96,10 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
     difference = (packed.cpu() - plain).abs()
     if not (difference <= absolute + relative * plain.abs()).all():
         raise ModelError(
-            f"The architecture {type(model).__name__} cannot be trained on packed rows: its "
-            f"log-probs differ by {difference.max():.2g} nats from those of single sequences, as "
-            f"with a sliding window below {sizes.max()} tokens. Lower max_length, or use another "
-            "model."
+            f"The architecture {type(_language_model(model)).__name__} cannot be trained on packed "
+            f"rows: its log-probs differ by {difference.max():.2g} nats from those of single "
+            f"sequences, as with a sliding window below {sizes.max()} tokens. Lower max_length, or "
+            "use another model."
         )
 
 
@@ -123,24 +123,50 @@ def _scoring(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Iterator[No
 
     Whatever wraps the model (adapters, data-parallel training) is called as always. Most positions
     are prompts and padding, and the vocabulary is the widest layer, so it is left to `token_logps`
-    and sees the predicting positions alone.
+    and sees the predicting positions alone. The head is called as a module, not read from outside:
+    where weights are sharded over ranks, its hooks bring them together.
     """
     transform = LogitTransform.of(model.config)
+    head = model.get_output_embeddings()
 
     def forward(**inputs: Any) -> Tensor:
         given = {name: value for name, value in inputs.items() if value is not None}
         hidden: Tensor = model.get_decoder()(**given).last_hidden_state
-        hidden = hidden[batch["predict_row"], batch["predict_column"]]
-        return token_logps(hidden, model.get_output_embeddings(), batch["targets"], transform)
+        logps: Tensor = head(hidden[batch["predict_row"], batch["predict_column"]])
+        return logps
 
-    own, attention = vars(model).get("forward"), model.config._attn_implementation
-    model.forward = forward
-    model.config._attn_implementation = PACKED
+    def score(hidden: Tensor) -> Tensor:
+        return token_logps(hidden, head, batch["targets"], transform)
+
+    with packed_rows(model), _instead(model, forward), _instead(head, score):
+        yield
+
+
+@contextlib.contextmanager
+def packed_rows(model: nn.Module) -> Iterator[None]:
+    """Within, the model attends as packed rows ask for.
+
+    A backward that computes layers again (gradient checkpointing) must run within too, or it would
+    compute them with another attention.
+    """
+    config = _language_model(model).config
+    attention = config._attn_implementation
+    config._attn_implementation = PACKED
     try:
         yield
     finally:
-        model.config._attn_implementation = attention
+        config._attn_implementation = attention
+
+
+@contextlib.contextmanager
+def _instead(module: nn.Module, forward: Callable[..., Tensor]) -> Iterator[None]:
+    """Within, calling the module runs `forward`, with the module's hooks around it."""
+    own = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
         if own is None:
-            del model.forward
+            del module.forward
         else:
-            model.forward = own
+            module.forward = own

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -18,6 +20,7 @@ from transformers import (
 )
 
 from plc_core.data.world import CHECKPOINT
+from plc_core.engine.adapters import load_adapters
 from plc_core.files import project_path
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -30,13 +33,43 @@ class ModelError(ValueError):
 def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model and tokenizer in a local folder, or of the hub, or "world".
 
-    Weights are read from safetensors only; code that comes with a model is never run. Dropout is
-    off, as the margin compares two passes over the same text.
+    A local folder may hold LoRA adapters in PEFT's format: then it is the model that they name,
+    with them as they are, a `PeftModel`. Weights are read from safetensors only; code that comes
+    with a model is never run. Dropout is off, as the margin compares two passes over one text.
 
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
     tokenizer, path = _tokenizer_and_path(model)
+    adapters = Path(path)
+    if not (adapters / "adapter_config.json").is_file():
+        return _load_weights(model, path, len(tokenizer), dtype), tokenizer
+    policy: Any = _load_weights(model, _base_of(adapters), len(tokenizer), dtype)
+    try:
+        policy = load_adapters(policy, adapters)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"The adapters in {adapters} cannot be loaded: {error}") from error
+    disable_dropout(policy)
+    return policy, tokenizer
+
+
+def _base_of(adapters: Path) -> str:
+    """The model that adapters were trained on; ModelError where they do not say."""
+    try:
+        config = json.loads((adapters / "adapter_config.json").read_text(encoding="utf-8"))
+        if config["peft_type"] != "LORA":
+            raise ModelError(f"The adapters in {adapters} are {config['peft_type']}, not LoRA.")
+        base = project_path(str(config["base_model_name_or_path"]))
+        return str(base) if base.is_dir() else str(config["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(
+            f"{adapters / 'adapter_config.json'} does not say which model it adapts: {error!r}."
+        ) from None
+
+
+def _load_weights(model: str, path: str, tokens: int, dtype: str) -> PreTrainedModel:
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -56,12 +89,12 @@ def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTr
         )
     embeddings: Any = policy.get_input_embeddings()
     rows = embeddings.weight.shape[0]
-    if len(tokenizer) > rows:
+    if tokens > rows:
         raise ModelError(
-            f"The tokenizer of {model!r} has {len(tokenizer)} tokens and the model only {rows}."
+            f"The tokenizer of {model!r} has {tokens} tokens and the model only {rows}."
         )
     disable_dropout(policy)
-    return policy, tokenizer
+    return policy
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
@@ -110,7 +143,7 @@ def compile_layers(model: PreTrainedModel) -> None:
             module.compile()
 
 
-def model_identity(model: PreTrainedModel) -> str:
+def model_identity(model: PreTrainedModel | PeftModel) -> str:
     """16 hex digits of what a model computes: its configuration, and all weights and buffers.
 
     The configuration counts, as the same weights under another rope_theta are another model; where
@@ -118,6 +151,10 @@ def model_identity(model: PreTrainedModel) -> str:
     """
     ignored = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
     config = {k: v for k, v in model.config.to_dict().items() if k not in ignored}
+    if isinstance(model, PeftModel):
+        # How strongly adapters add is not in their weights.
+        layers = model.named_modules()
+        config["scaling"] = {n: m.scaling for n, m in layers if isinstance(m, LoraLayer)}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from peft import PeftModel
 from transformers import (
+    PreTrainedModel,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -65,6 +67,9 @@ def train(config: TrainConfig) -> Run:
     processes.wait_for_everyone()
     run = open_run(resolve(project_path(config.runs_dir), config.name))
     if config.resume and run.is_trained:
+        if processes.is_main_process and run.status["state"] == "killed":
+            # It was killed between its last number and the word that it is done.
+            run.set_status(state="done", reason=None)
         return run
     # Looked at before anything is changed: a checkpoint that cannot be used costs nothing.
     checkpoint = last_checkpoint(run) if config.resume else None
@@ -73,6 +78,7 @@ def train(config: TrainConfig) -> Run:
     with run.running("preparing") if processes.is_main_process else nullcontext():
         progress = Progress(run if processes.is_main_process else None)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
+        _check_adapters(config, policy)
         policy.to(processes.device)
         pairs = training_pairs(config, policy, tokenizer, progress)
         tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
@@ -91,9 +97,9 @@ def train(config: TrainConfig) -> Run:
             _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
         set_seed(config.seed)
-        model = (
-            add_lora(policy, config.lora_rank, config.lora_alpha) if config.lora_rank else policy
-        )
+        model: PreTrainedModel | PeftModel = policy
+        if config.lora_rank and not isinstance(policy, PeftModel):
+            model = add_lora(policy, config.lora_rank, config.lora_alpha)
         recorder = VisitRecorder(run, dataset["pair_id"], config.beta)
         trainer = PreferenceTrainer(
             model,
@@ -134,6 +140,18 @@ def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
         return build_objective("plc", beta=config.beta, **routing, **options), None
     objective = build_objective(config.objective, beta=config.beta, **options)
     return objective, Router(**routing)
+
+
+def _check_adapters(config: TrainConfig, policy: object) -> None:
+    """RunError where a policy begins with adapters of another shape than is asked for."""
+    if not isinstance(policy, PeftModel):
+        return
+    own: Any = policy.active_peft_config
+    if (own.r, own.lora_alpha) != (config.lora_rank, config.lora_alpha):
+        raise RunError(
+            f"The adapters in {config.model} have rank {own.r} and alpha {own.lora_alpha}, and are "
+            f"trained on as they are: set lora_rank to {own.r} and lora_alpha to {own.lora_alpha}."
+        )
 
 
 def _open(config: TrainConfig) -> None:
@@ -220,8 +238,8 @@ def _fit(
         trainer.recorder.flush()
     if trainer.is_world_process_zero():
         tell_progress(run, trainer.state.global_step, steps)
-        run.update_info(trained_steps=trainer.state.global_step)
-        _warn_of_noise(run)
+        # Both at once: who finds the first of them takes the run for finished.
+        run.update_info(trained_steps=trainer.state.global_step, margin_noise=_margin_noise(run))
 
 
 def _warn_of_identical(tokens: Tokens) -> None:
@@ -237,12 +255,11 @@ def _warn_of_identical(tokens: Tokens) -> None:
         logger.warning(sentence)
 
 
-def _warn_of_noise(run: Run) -> None:
+def _margin_noise(run: Run) -> dict[str, float]:
     # Before the first update the margins are 0 but for the numerical noise between the cached
     # reference pass and a differently shaped batch, which low precision makes large.
     metrics = run.metrics()
     noise, spread = metrics["margin_std"].iloc[0], metrics["ema_std"].iloc[-1]
-    run.update_info(margin_noise={"step_0_std": noise, "last_ema_std": spread})
     if noise > _NOISE_SHARE * spread:
         logger.warning(
             "The margins' spread at step 0, which is numerical noise, is %.2g against %.2g at the "
@@ -251,6 +268,7 @@ def _warn_of_noise(run: Run) -> None:
             noise,
             spread,
         )
+    return {"step_0_std": noise, "last_ema_std": spread}
 
 
 class _Bar(TrainerCallback):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import secrets
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
@@ -23,7 +25,7 @@ from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import model_identity
 from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.tokens import content_keys
-from plc_core.files import RunError, exclusive, read_table, write_table
+from plc_core.files import RunError, checksum, exclusive, read_table, replacing
 from plc_core.progress import Progress
 
 _SCHEMA = pa.schema([("key", pa.string()), ("first", pa.float32()), ("second", pa.float32())])
@@ -35,8 +37,8 @@ class ReferenceCache:
 
     The folder's name follows from the model, the precision and the attention; a row's from the
     tokens of the pair. `first` and `second` belong to the two responses in the order of their
-    tokens, so that one row serves both directions of a flip. A part that cannot be read is
-    removed and its pairs are computed again.
+    tokens, so that one row serves both directions of a flip. The name of a part begins with the
+    CRC-32 of its bytes; a part that has others is removed and its pairs are computed again.
     """
 
     def __init__(self, root: Path, settings: dict[str, Any]) -> None:
@@ -46,7 +48,10 @@ class ReferenceCache:
 
     def read(self) -> None:
         """Take in what is on disk."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.folder} cannot be made: {error.strerror}.") from None
         for part in sorted(self.folder.glob("[0-9a-f]*.parquet")):
             table = _whole_part(part)
             if table is None:
@@ -64,19 +69,31 @@ class ReferenceCache:
         """Keep some pairs' values, on disk at once."""
         keys, first, second = zip(*rows, strict=True)
         table = pa.table({"key": keys, "first": first, "second": second}, schema=_SCHEMA)
-        write_table(self.folder / f"{secrets.token_hex(8)}.parquet", table)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        raw = sink.getvalue().to_pybytes()
+        name = f"{zlib.crc32(raw):08x}{secrets.token_hex(4)}.parquet"
+        with replacing(self.folder / name) as temporary:
+            temporary.write_bytes(raw)
         self._rows.update(zip(keys, zip(first, second, strict=True), strict=True))
 
 
 def _whole_part(part: Path) -> pa.Table | None:
     try:
-        table = read_table(part)
-        if table.schema == _SCHEMA and all(
-            not column.null_count and (column.type == pa.string() or _all_finite(column))
-            for column in table.columns
+        # A value may be changed in a file that can still be read.
+        table = (
+            read_table(part) if f"{checksum(part):08x}" == part.name[:8] else _SCHEMA.empty_table()
+        )
+        if (
+            table.num_rows
+            and table.schema == _SCHEMA
+            and all(
+                not column.null_count and (column.type == pa.string() or _all_finite(column))
+                for column in table.columns
+            )
         ):
             return table
-    except RunError:
+    except (OSError, RunError):
         pass
     with contextlib.suppress(OSError):
         part.unlink()
@@ -97,9 +114,10 @@ def with_reference(
 ) -> tuple[Dataset, dict[str, Any]]:
     """Add the columns reference_chosen and reference_rejected, in nats, to tokenised pairs.
 
-    `model` is the reference itself: the policy as it is before its first step and without fresh
-    adapters. Only pairs that the cache lacks are computed, longest first; the global random state
-    is not touched. Also returns what the run's record says about the reference.
+    `model` is the reference itself: the policy as it is before its first step, with adapters that
+    it started with and without fresh ones. Only pairs that the cache lacks are computed, longest
+    first; the global random state is not touched. Also returns what the run's record says about
+    the reference.
     """
     keys = content_keys(dataset)
     with autocast(model.device, bf16):

@@ -6,18 +6,24 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState
 from datasets import Dataset
+from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from plc_core.engine.logprobs import autocast, pair_logps
+from plc_core.engine.checkpoints import list_files
+from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
 from plc_core.engine.order import WarmFirst
 from plc_core.engine.packing import StepCollator
 from plc_core.engine.visits import VisitRecorder
+from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
 
 _COLUMNS = [
@@ -67,6 +73,7 @@ class PreferenceTrainer(CarriesObjective):
             train_dataset=self._pairs,
             data_collator=collator,
         )
+        _keep_precision(self.accelerator.state)
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
@@ -134,7 +141,8 @@ class PreferenceTrainer(CarriesObjective):
         for forward in forwards:
             last = forward is forwards[-1]
             self.accelerator.gradient_state._set_sync_gradients(last)
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            whole = nullcontext() if last else self.accelerator.no_sync(model)
+            with whole, packed_rows(model):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, forward, num_items_in_batch=num_items_in_batch)
                 self.accelerator.backward(loss)
@@ -179,10 +187,47 @@ class PreferenceTrainer(CarriesObjective):
         """0: transformers' estimate counts padding of a layout that packed rows do not have."""
         return 0
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Of every rank; the main one then lists the files, before it says that all is written.
+
+        transformers writes trainer_state.json next, and does not wait for the other ranks.
+        """
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_files(Path(output_dir))
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         # A resumed run makes visits after its checkpoint again; those before must be on disk.
         self.recorder.flush()
-        super()._save_checkpoint(model, trial)
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:  # of python, torch, safetensors
+            raise RunError(
+                f"The checkpoint of step {self.state.global_step} cannot be written to "
+                f"{self.args.output_dir}: {error}. Earlier checkpoints are whole; with resume the "
+                "run goes on from the last of them."
+            ) from error
+
+
+def _keep_precision(state: AcceleratorState) -> None:
+    """Have FSDP2 leave numbers as they are: precision is autocast's, as in the reference pass.
+
+    accelerate would round log-probs to bfloat16 on their way out of the model, which made the
+    margins' spread at step 0 sixty times as large, and add up gradients in bfloat16.
+
+    Raises:
+        RunError: for the first version of FSDP, whose flattened weights cannot be mixed.
+    """
+    plugin = getattr(state, "fsdp_plugin", None)
+    if plugin is None:
+        return
+    if plugin.fsdp_version != 2:
+        raise RunError(
+            "Sharded training needs FSDP2: set fsdp_version to 2, as in "
+            "notebooks/recipes/accelerate/fsdp2.yaml."
+        )
+    plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
 class _Records(TrainerCallback):

@@ -1,0 +1,116 @@
+"""The benchmark beside TRL: one real run in a tiny setting, its table and its sentence."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plc_core.batch import run_notebook
+from plc_core.evaluation.overhead import (
+    DPO,
+    PLC,
+    REFERENCE,
+    OverheadConfig,
+    overhead_table,
+    reading,
+)
+from plc_core.parameters import ParameterError, checked, notebook_values
+from plc_core.runs import open_run
+from tests.paths import ROOT
+
+NOTEBOOK = ROOT / "notebooks" / "11_overhead.ipynb"
+TRL, STORED = (
+    "TRL, 8 a forward, no checkpointing",
+    "TRL, 8 a forward, precompute_ref_log_probs True",
+)
+
+
+def timings(**seconds):
+    """Of 10 pairs a step, two rounds: seconds of each step by name."""
+    rows = [
+        {"what": name, "round": number, "seconds": steps, "pairs": 10, "peak_gib": 2.0,
+         "error": None}
+        for name, rounds in seconds.items()
+        for number, steps in enumerate(rounds)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def measured(plc=((1.1, 1.1), (1.2, 1.2))):
+    return timings(
+        **{
+            DPO: [[1.0, 1.0], [1.0, 1.0]],
+            PLC: plc,
+            REFERENCE: [[0.25], [0.25]],
+            TRL: [[5.0], [5.0]],
+            STORED: [[4.0], [4.0]],
+        }
+    )
+
+
+def test_the_notebook_runs_and_ends_with_a_sentence(tmp_path):
+    values = {
+        "name": "overhead", "runs_dir": str(tmp_path), "model": "world", "lora_rank": 2,
+        "batch_pairs": 8, "steps": 2, "warm_up": 1, "rounds": 2,
+        "trl_settings": [{"pairs_per_forward": 4, "gradient_checkpointing": False}],
+    }  # fmt: skip
+    run_notebook(NOTEBOOK, values)
+    run = open_run(tmp_path / "overhead")
+    table = run.table("timings.parquet")
+    assert table.groupby("what").size().to_dict() == {
+        DPO: 2, PLC: 2, REFERENCE: 2, "TRL, 4 a forward, no checkpointing": 2,
+    }  # fmt: skip
+    trained = table[table["what"] != REFERENCE]
+    assert {len(s) for s in trained["seconds"]} == {2}
+    assert (trained["peak_gib"] > 0.1).all()
+    # Interleaved: the second round goes backwards.
+    assert table["what"].tolist() == table["what"].tolist()[::-1]
+    notebook = json.loads((run.path / "notebook.ipynb").read_text())
+    last = "".join(notebook["cells"][-1]["outputs"][0]["text"])
+    assert "PLC-DPO's step against DPO's: " in last
+    assert "times as many pairs a second as the fastest of 1 settings of TRL" in last
+    assert "peak GiB" in (run.path / "report.html").read_text()
+
+
+def test_the_defaults_of_the_notebook_are_the_configs():
+    assert notebook_values(NOTEBOOK, {}) == OverheadConfig(name="overhead").model_dump()
+
+
+def test_the_table_in_numbers():
+    table = overhead_table(measured([[1.0, 4.0], [2.0, 2.0]]), 50.0, 0.05)
+    row = table.loc[PLC].drop("remark")
+    assert row.to_dict() == pytest.approx(
+        {"pairs/s": 5.0, "slowest step": 2.5, "fastest step": 10.0, "tokens/s": 250.0,
+         "peak GiB": 2.0, "% of matrix rate": 25.0}
+    )  # fmt: skip
+    assert np.isnan(table.loc[REFERENCE, "% of matrix rate"])
+
+
+def test_the_sentence_has_the_sign_and_counts_the_reference_pass():
+    sentence = reading(measured())
+    assert "+15.0 % time (from +10.0 to +20.0 over 2 rounds; it takes more time" in sentence
+    assert f"4.00 times as many pairs a second as the fastest of 2 settings of TRL ({STORED})" in (
+        sentence
+    )
+    # 10 pairs take 1 s and their reference 0.25 s; TRL's setting that computes it as it goes 5 s.
+    assert "4.00 times as many over one epoch" in sentence
+    assert "it takes less time" in reading(measured([[0.9], [0.8]]))
+    assert "no difference from DPO's step shown" in reading(measured([[0.9], [1.1]]))
+
+
+def test_a_setting_that_does_not_fit_is_said_and_not_compared():
+    table = measured()
+    out = table["what"].isin([TRL, STORED])
+    table.loc[out, "error"] = "out of memory"
+    table["seconds"] = [[] if lost else s for lost, s in zip(out, table["seconds"], strict=True)]
+    assert reading(table).endswith("no setting of TRL could be run here.")
+    row = overhead_table(table, 50.0, 0.05).loc[TRL]
+    assert row["remark"] == "out of memory"
+    assert np.isnan(row["pairs/s"])
+
+
+@pytest.mark.parametrize("setting", [{"optim": "sgd"}, {"pairs_per_forward": 48}], ids=str)
+def test_a_setting_of_trl_that_cannot_fill_a_step_is_refused(setting):
+    with pytest.raises(ParameterError, match="needs pairs_per_forward, which divides batch_pairs"):
+        checked({"name": "x", "trl_settings": [setting]}, OverheadConfig)
