@@ -36,7 +36,7 @@ def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTr
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    tokenizer, path = _tokenizer_and_path(model)
+    tokenizer, path = tokenizer_and_path(model)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -70,10 +70,10 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    return _tokenizer_and_path(model)[0]
+    return tokenizer_and_path(model)[0]
 
 
-def _tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
+def tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
     folder = CHECKPOINT if model == "world" else project_path(model)
     # A name on the hub has one slash at most; anything else that is not there is a wrong path.
     if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
