@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plc_core.data.dialogues import Turn
+from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
 from plc_core.evaluation.store import ContentStore
@@ -79,6 +80,7 @@ def generate(
 
     Raises:
         RunError: where prompts could not be answered, naming the first; the others are kept.
+        DataError: where the chat template cannot write a conversation, naming the prompt.
     """
     decoding = decoding or Decoding()
     store = ContentStore(
@@ -148,21 +150,26 @@ def _answered(
     label: str,
 ) -> tuple[list[str], int]:
     """The keys of the conversations, all of which are in the store then, and how many were not."""
-    keys = [policy.key(turns) for turns in conversations]
+    keys = []
+    for prompt, turns in zip(prompts, conversations, strict=True):
+        try:
+            keys.append(policy.key(turns))
+        except DataError as error:
+            raise DataError(f"Prompt {prompt.prompt_id!r} of {label}: {error}") from None
     # Equal prompts are asked once.
     missing = list({key: i for i, key in enumerate(keys) if key not in store}.values())
     with progress.phase(label, len(missing)) as advance, store.adding() as add:
 
         def keep(numbers: Sequence[int], answers: Sequence[Answer]) -> None:
-            for number, answer in zip(numbers, answers, strict=True):
-                add(
-                    {
-                        "key": keys[missing[number]],
-                        "response": answer.text,
-                        "finished": answer.finished,
-                        "response_tokens": answer.tokens,
-                    }
-                )
+            add(
+                {
+                    "key": keys[missing[number]],
+                    "response": answer.text,
+                    "finished": answer.finished,
+                    "response_tokens": answer.tokens,
+                }
+                for number, answer in zip(numbers, answers, strict=True)
+            )
             advance(len(numbers))
 
         failed = policy.answer([conversations[i] for i in missing], decoding, keep)

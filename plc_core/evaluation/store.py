@@ -68,17 +68,17 @@ class ContentStore:
         self._rows |= {row["key"]: row for row in new}
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """Yield a function that keeps a row; rows go to the disk twice a second, and at the end.
+    def adding(self) -> Iterator[Callable[[Iterable[Mapping[str, Any]]], None]]:
+        """Yield a function that keeps rows; they go to the disk twice a second, and at the end.
 
         Where results come faster than files are written, a kill loses half a second of them.
         """
         waiting: list[Mapping[str, Any]] = []
         written = time.monotonic()
 
-        def add(row: Mapping[str, Any]) -> None:
+        def add(rows: Iterable[Mapping[str, Any]]) -> None:
             nonlocal written
-            waiting.append(row)
+            waiting.extend(rows)
             if time.monotonic() - written > _SECONDS_BETWEEN_PARTS:
                 self.add(waiting)
                 waiting.clear()

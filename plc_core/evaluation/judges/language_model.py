@@ -160,7 +160,7 @@ class LLMJudge:
                         problems[key] = f"no verdict in {cut}{reply.text[-200:]!r}"
                         return
                     problems.pop(key, None)
-                    add(_row(key, verdict, reply))
+                    add([_row(key, verdict, reply)])
                     advance(1)
 
                 failed |= {left[n]: why for n, why in ask_all(self.server, requests, keep).items()}

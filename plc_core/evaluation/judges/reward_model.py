@@ -35,7 +35,7 @@ from plc_core.progress import Progress
 SKYWORK = "Skywork/Skywork-Reward-V2-Llama-3.1-8B"
 """The paper's judge."""
 
-_BATCH_TOKENS = {"cpu": 2048}
+_BATCH_TOKENS = {"cpu": 1024}
 _KEPT = pa.schema({"key": pa.string(), "reward": pa.float64()})
 
 
@@ -49,7 +49,7 @@ class RewardModelJudge:
         dtype: "bf16" or "fp32".
         device: by itself a GPU, if there is one.
         batch_tokens: of a batch, padding included; answers of like length are scored together. By
-            itself 16,384, and 2,048 on a CPU, whose caches larger ones leave.
+            itself 16,384, and 1,024 on a CPU, whose caches larger ones leave.
         name: of the files with its judgements; by itself the last part of the model's.
 
     Raises:
@@ -96,13 +96,10 @@ class RewardModelJudge:
         ):
             pad = _padding(self.model, self.tokenizer, ids)
             for batch in _batches(left, [len(row) for row in ids], self.batch_tokens):
-                for i, reward in zip(
-                    batch, self._rewards([ids[i] for i in batch], pad), strict=True
-                ):
-                    if math.isfinite(reward):
-                        add({"key": keys[i], "reward": reward})
-                    else:
-                        broken.add(keys[i])
+                rewards = self._rewards([ids[i] for i in batch], pad)
+                found = list(zip((keys[i] for i in batch), rewards, strict=True))
+                add({"key": key, "reward": r} for key, r in found if math.isfinite(r))
+                broken |= {key for key, r in found if not math.isfinite(r)}
                 advance(len(batch))
         if broken:
             bad = [name for name, key in zip(names, keys, strict=True) if key in broken]
