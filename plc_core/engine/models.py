@@ -73,19 +73,35 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     return tokenizer_and_path(model)[0]
 
 
-def tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
+def tokenizer_and_path(
+    model: str, revision: str | None = None
+) -> tuple[PreTrainedTokenizerBase, str]:
+    """The tokenizer of a model, and where `from_pretrained` finds the model.
+
+    Args:
+        model: a local folder, a name on the hub, or "world".
+        revision: of a model on the hub.
+
+    Raises:
+        ModelError: where there is no such model, or it has no chat template.
+    """
     folder = CHECKPOINT if model == "world" else project_path(model)
     # A name on the hub has one slash at most; anything else that is not there is a wrong path.
     if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
         raise ModelError(f"There is no model folder at {folder}.")
     path = str(folder) if folder.is_dir() else model
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, **at_revision(revision))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"The tokenizer of {model!r} cannot be loaded: {error}") from error
     if tokenizer.chat_template is None:
         raise ModelError(f"The tokenizer of {model!r} has no chat template.")
     return tokenizer, path
+
+
+def at_revision(revision: str | None) -> dict[str, str]:
+    """The option of `from_pretrained` for a revision, if there is one."""
+    return {} if revision is None else {"revision": revision}
 
 
 def disable_dropout(model: nn.Module) -> None:

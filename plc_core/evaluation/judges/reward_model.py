@@ -22,6 +22,7 @@ from transformers import (
 from plc_core.engine.models import (
     DTYPES,
     ModelError,
+    at_revision,
     disable_dropout,
     model_identity,
     tokenizer_and_path,
@@ -34,6 +35,7 @@ from plc_core.progress import Progress
 
 SKYWORK = "Skywork/Skywork-Reward-V2-Llama-3.1-8B"
 """The paper's judge."""
+_REVISIONS = {SKYWORK: "cba2f842f3f1af2f1b2f0d35e794d789976390c5"}  # data/README.md says why
 
 _BATCH_TOKENS = {"cpu": 1024}
 _KEPT = pa.schema({"key": pa.string(), "reward": pa.float64()})
@@ -51,6 +53,7 @@ class RewardModelJudge:
         batch_tokens: of a batch, padding included; answers of like length are scored together. By
             itself 16,384, and 1,024 on a CPU, whose caches larger ones leave.
         name: of the files with its judgements; by itself the last part of the model's.
+        revision: of a model on the hub; that of `SKYWORK` is pinned.
 
     Raises:
         ModelError: where there is no such model, it lacks weights, has more than one output, or no
@@ -64,8 +67,10 @@ class RewardModelJudge:
         device: str | None = None,
         batch_tokens: int | None = None,
         name: str | None = None,
+        revision: str | None = None,
     ) -> None:
-        self.model, self.tokenizer = load_reward_model(str(model), dtype)
+        self.revision = revision or _REVISIONS.get(str(model))
+        self.model, self.tokenizer = load_reward_model(str(model), dtype, self.revision)
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))  # type: ignore[arg-type]
         self.batch_tokens = batch_tokens or _BATCH_TOKENS.get(self.model.device.type, 16384)
         self.name = file_name(name or Path(model).name)
@@ -153,16 +158,22 @@ class RewardModelJudge:
         return logits[:, 0].float().tolist()
 
 
-def load_reward_model(model: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_reward_model(
+    model: str, dtype: str, revision: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A reward model and its tokenizer; safetensors only, and code that comes along is never run.
 
     Raises:
         ModelError: as `RewardModelJudge` says.
     """
-    tokenizer, path = tokenizer_and_path(model)
+    tokenizer, path = tokenizer_and_path(model, revision)
     try:
         loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True
+            path,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            output_loading_info=True,
+            **at_revision(revision),
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"The reward model {model!r} cannot be loaded: {error}") from error
