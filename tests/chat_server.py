@@ -43,6 +43,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def do_GET(self):
+        self.server.requests.append(self.path)
+        self.send(200, self.server.reply(self.path))
+
     def do_POST(self):
         server = self.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -97,11 +97,17 @@ def test_published_files_are_pinned_and_github_is_asked_once(monkeypatch):
     monkeypatch.setattr(published, "GITHUB", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=r"could not be read.*files="):
         load_benchmark("vicuna")
-    # A server that knows no such file says so; nothing half-read is kept.
-    with serving("openai", None) as server:
+    rows = [json.dumps({"question_id": n, "turns": [f"{n}?"]}) for n in range(1, 81)]
+    with serving("openai", lambda path: "\n".join(rows)) as server:
         monkeypatch.setattr(published, "GITHUB", server.url)
-        with pytest.raises(DataError, match="501"):
-            load_benchmark("vicuna")
+        first, again = load_benchmark("vicuna"), load_benchmark("vicuna")
+        rows.pop()
+        with pytest.raises(DataError, match="there are 79"):
+            load_benchmark("vicuna", revision="main")
+    assert first == again
+    commit = first.origin["revision"]
+    assert server.requests[0].startswith(f"/lm-sys/FastChat/{commit}/fastchat/")
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def test_greedy_answers_are_those_of_the_sampler_in_the_stable_schema(run, world
     stored = run.table("generations/world-40.parquet")
     assert list(stored.columns) == GENERATIONS.names
     pd.testing.assert_frame_equal(stored, found)
+    record = json.loads((run.path / "generations" / "world-40.json").read_text())
+    said = record["trained, greedy"]
+    assert said["benchmark"]["fingerprint"] == benchmark.fingerprint
+    assert said["decoding"] == {"max_new_tokens": RESPONSE_TOKENS, "temperature": 0.0}
+    assert (said["answers"], said["cut_off"], said["empty"]) == (40, 0, 0)
 
 
 def test_the_worlds_805_prompts_take_seconds(run, world):

@@ -175,6 +175,10 @@ def test_scores_come_through_every_fault_and_are_asked_once(runs):
         score_generations(base, "b", again)
         assert (again.usage.requests, again.usage.found) == (1, 8)
     assert mine.table("judgements/judge-1-b.parquet").equals(table)
+    record = json.loads((mine.path / "judgements" / "judge-1-b.json").read_text())
+    assert record["judge"]["model"] == "judge-1"
+    assert (record["seed"], record["rows"], record["without_verdict"]) == (0, 8, 0)
+    assert record["usage"]["cost"] == pytest.approx(one.usage.cost)
 
 
 def test_pairs_are_shown_in_an_order_of_the_seed_and_wins_do_not_depend_on_it(runs):

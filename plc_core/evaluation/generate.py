@@ -15,9 +15,10 @@ from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
 from plc_core.evaluation.store import ContentStore
-from plc_core.files import RunError, read_table, write_table
+from plc_core.files import RunError, read_json, read_table, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
+from plc_core.status import now
 
 GENERATIONS = pa.schema(
     {
@@ -65,6 +66,8 @@ def generate(
 ) -> Asked:
     """Answer a benchmark and write generations/<benchmark>.parquet in the run folder.
 
+    Beside it a .json file says where prompts and answers are from.
+
     Answers are kept in the cache by what the policy is and sees and by the decoding, batch by
     batch: a run that was cut off goes on where it was, and no run asks for what another has. Rows
     of other policies and decodings stay in the file; those of this one are replaced whole, once
@@ -107,9 +110,37 @@ def generate(
     table = pa.Table.from_pylist([row | {"policy": name} for row in rows], schema=GENERATIONS)
     write_generations(run, benchmark.name, table)
     frame = table.to_pandas()
+    _record(run, benchmark, f"{name}, {decoding.label}", policy, decoding, frame)
     if sentence := cut_off(frame):
         warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
     return Asked(frame, generated)
+
+
+def _record(
+    run: Run,
+    benchmark: Benchmark,
+    label: str,
+    policy: Policy,
+    decoding: Decoding,
+    generations: pd.DataFrame,
+) -> None:
+    """Say in generations/<benchmark>.json where prompts and answers are from."""
+    path = run.path / "generations" / f"{benchmark.name}.json"
+    record = read_json(path) if path.exists() else {}
+    record[label] = {
+        "benchmark": {
+            "origin": dict(benchmark.origin),
+            "fingerprint": benchmark.fingerprint,
+            "prompts": len(benchmark),
+        },
+        "policy": dict(policy.identity),
+        "decoding": decoding.settings,
+        "answers": len(generations),
+        "cut_off": int((~generations["finished"]).sum()),
+        "empty": int(generations["empty"].sum()),
+        "written": now(),
+    }
+    write_json(path, record)
 
 
 def cut_off(generations: pd.DataFrame) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import secrets
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,23 +71,40 @@ class ContentStore:
     def adding(self) -> Iterator[Callable[[Iterable[Mapping[str, Any]]], None]]:
         """Yield a function that keeps rows; they go to the disk twice a second, and at the end.
 
-        Where results come faster than files are written, a kill loses half a second of them.
+        So a kill loses half a second of results beside those under way, and results that come
+        faster than files are written do not wait for them.
         """
         waiting: list[Mapping[str, Any]] = []
-        written = time.monotonic()
+        lock, stop = threading.Lock(), threading.Event()
+        problems: list[RunError] = []
+
+        def flush() -> None:
+            with lock:
+                rows = waiting.copy()
+                waiting.clear()
+            self.add(rows)
+
+        def write() -> None:
+            try:
+                while not stop.wait(_SECONDS_BETWEEN_PARTS):
+                    flush()
+            except RunError as error:  # the disk is full
+                problems.append(error)
 
         def add(rows: Iterable[Mapping[str, Any]]) -> None:
-            nonlocal written
-            waiting.extend(rows)
-            if time.monotonic() - written > _SECONDS_BETWEEN_PARTS:
-                self.add(waiting)
-                waiting.clear()
-                written = time.monotonic()
+            if problems:
+                raise problems[0]
+            with lock:
+                waiting.extend(rows)
 
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
         try:
             yield add
         finally:
-            self.add(waiting)
+            stop.set()
+            writer.join()
+            flush()
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
         table = pa.Table.from_pylist(rows, schema=self.schema)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.data.world import gold_reward
+from plc_core.data.world import gold_reward, world_fingerprint
 from plc_core.evaluation.judges.judgements import Score
 from plc_core.files import RunError, write_table
 from plc_core.progress import Progress
@@ -16,6 +18,11 @@ class GoldJudge:
     """The exact reward of answers to prompts of the world."""
 
     name = "gold"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The world's version."""
+        return {"judge": "the world's gold reward", "world": world_fingerprint()}
 
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
         """The gold reward of each row of generations.

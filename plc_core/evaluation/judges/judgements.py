@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.files import RunError, write_table
+from plc_core.files import RunError, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
+from plc_core.status import now
 
 SCORES = pa.schema(
     {
@@ -71,12 +72,20 @@ class Verdict(NamedTuple):
 class ScoringJudge(Protocol):
     name: str
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What decides its judgements, and what they took, for the run's record."""
+
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
         """A score for each row of generations."""
 
 
 class PairwiseJudge(Protocol):
     name: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What decides its judgements, and what they took, for the run's record."""
 
     def compare(
         self, answers: pd.DataFrame, others: pd.DataFrame, progress: Progress | None = None
@@ -90,7 +99,8 @@ def score_generations(
     """Score every answer in generations/<benchmark>.parquet of the run.
 
     Writes judgements/<judge>-<benchmark>.parquet in the schema `SCORES`; a score that the judge
-    did not give stays in the table as null, with the problem.
+    did not give stays in the table as null, with the problem. Beside it a .json file says what the
+    judge was, with which seed, and what it cost.
 
     Raises:
         RunError: where there are no answers.
@@ -110,7 +120,7 @@ def score_generations(
         "reward": [score.value for score in scores],
         "problem": [score.problem for score in scores],
     }
-    return _written(run, f"{judge.name}-{benchmark}", columns, SCORES)
+    return _written(run, judge, f"{judge.name}-{benchmark}", columns, SCORES)
 
 
 def compare_generations(
@@ -166,7 +176,8 @@ def compare_generations(
         "win": [verdict.win for verdict in verdicts],
         "problem": [verdict.problem for verdict in verdicts],
     }
-    return _written(run, f"{judge.name}-{benchmark}-against-{baseline.name}", columns, VERDICTS)
+    name = f"{judge.name}-{benchmark}-against-{baseline.name}"
+    return _written(run, judge, name, columns, VERDICTS)
 
 
 def file_name(text: str) -> str:
@@ -213,9 +224,18 @@ def _named(answers: pd.DataFrame) -> dict[str, list[Any]]:
     return {name: answers[name].tolist() for name in (*_KEYS, "policy", "decoding")}
 
 
-def _written(run: Run, name: str, columns: dict[str, list[Any]], schema: pa.Schema) -> pd.DataFrame:
+def _written(
+    run: Run,
+    judge: ScoringJudge | PairwiseJudge,
+    name: str,
+    columns: dict[str, list[Any]],
+    schema: pa.Schema,
+) -> pd.DataFrame:
     path = run.path / "judgements" / f"{name}.parquet"
     path.parent.mkdir(exist_ok=True)
     table = pa.table(columns, schema=schema)
     write_table(path, table)
+    missing = table["problem"].length() - table["problem"].null_count
+    counts = {"rows": len(table), "without_verdict": missing, "written": now()}
+    write_json(path.with_suffix(".json"), judge.record | counts)
     return table.to_pandas()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,8 @@ from plc_core.data.dialogues import Turn
 from plc_core.evaluation.chat_api import ChatReply, ChatRequest, ChatServer, ask_all
 from plc_core.evaluation.judges.judgements import Score, Verdict, file_name
 from plc_core.evaluation.judges.verdicts import (
+    PAIRWISE,
+    SINGLE,
     pairwise_messages,
     read_place,
     read_score,
@@ -88,6 +90,20 @@ class LLMJudge:
         self.usage = Usage(cost=None if price is None else 0.0)
         settings = {"max_tokens": max_tokens, "temperature": temperature}
         self._store = ContentStore("verdicts", server.identity | settings, _KEPT)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Model, prompts, order and cost; never a key."""
+        settings = {
+            "judge": self.server.identity,
+            "seed": self.seed,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "attempts": self.attempts,
+        }
+        prompts = {"single": SINGLE, "pairwise": PAIRWISE}
+        usage = asdict(self.usage) | {"price": self.price}
+        return settings | {"prompts": prompts, "usage": usage}
 
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
         """The rating of each row of generations, from 1 to 10."""

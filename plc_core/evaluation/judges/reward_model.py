@@ -76,6 +76,12 @@ class RewardModelJudge:
         self.name = file_name(name or Path(model).name)
         settings = {"model": model_identity(self.model)}
         self._store = ContentStore("rewards", settings, _KEPT)
+        self.record: dict[str, Any] = {
+            "judge": str(model),
+            "revision": self.revision,
+            "weights": settings["model"],
+            "dtype": dtype,
+        }
 
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
         """The reward of each row of generations: its conversation ended by the response.
