@@ -346,7 +346,7 @@ def test_what_a_server_could_not_answer_is_named_and_the_rest_is_kept(run):
         assert len(server.requests) - before == 5
 
 
-@pytest.mark.skipif(not is_serve_available(), reason="transformers serve needs its extra")
+@pytest.mark.skipif(not is_serve_available(), reason="transformers serve needs fastapi and openai")
 def test_transformers_serve_answers_as_the_model_does(run, world):
     model, port = world[1].name_or_path, "18431"
     command = f"serve {model} --port {port} --device cpu --dtype float32"
