@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -348,7 +349,10 @@ def test_what_a_server_could_not_answer_is_named_and_the_rest_is_kept(run):
 
 @pytest.mark.skipif(not is_serve_available(), reason="transformers serve needs fastapi and openai")
 def test_transformers_serve_answers_as_the_model_does(run, world):
-    model, port = world[1].name_or_path, "18431"
+    model = world[1].name_or_path
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = f"serve {model} --port {port} --device cpu --dtype float32"
     process = subprocess.Popen(
         [sys.executable, "-m", "transformers.cli.transformers", *command.split()]

@@ -90,6 +90,26 @@ def generate(
         "generations", {"policy": policy.identity, "decoding": decoding.settings}, _KEPT
     )
     progress = progress or Progress(run)
+    # One process at a time: the file's other rows are read and written again.
+    with run.running("generating"):
+        rows, generated = _rows(benchmark, policy, store, decoding, progress)
+        table = pa.Table.from_pylist([row | {"policy": name} for row in rows], schema=GENERATIONS)
+        write_generations(run, benchmark.name, table)
+        frame = table.to_pandas()
+        _record(run, benchmark, f"{name}, {decoding.label}", policy, decoding, frame)
+    if sentence := cut_off(frame):
+        warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
+    return Asked(frame, generated)
+
+
+def _rows(
+    benchmark: Benchmark,
+    policy: Policy,
+    store: ContentStore,
+    decoding: Decoding,
+    progress: Progress,
+) -> tuple[list[dict[str, Any]], int]:
+    """The rows of all turns, and how many answers were made now."""
     rows: list[dict[str, Any]] = []
     generated = 0
     conversations = {p.prompt_id: list(p.history) for p in benchmark.prompts}
@@ -107,13 +127,7 @@ def generate(
             rows.append(_row(prompt, turn, turns, found) | {"decoding": decoding.label})
             answer = {"role": "assistant", "content": found["response"]}
             conversations[prompt.prompt_id].append(answer)
-    table = pa.Table.from_pylist([row | {"policy": name} for row in rows], schema=GENERATIONS)
-    write_generations(run, benchmark.name, table)
-    frame = table.to_pandas()
-    _record(run, benchmark, f"{name}, {decoding.label}", policy, decoding, frame)
-    if sentence := cut_off(frame):
-        warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
-    return Asked(frame, generated)
+    return rows, generated
 
 
 def _record(

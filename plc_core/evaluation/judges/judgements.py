@@ -106,7 +106,8 @@ def score_generations(
         RunError: where there are no answers.
     """
     answers = _answers(run, benchmark)
-    scores = judge.score(answers, progress or Progress(run))
+    with run.running("judging"):
+        scores = judge.score(answers, progress or Progress(run))
     _warn_of_missing(judge.name, [score.problem for score in scores])
     values = [score.value for score in scores if score.value is not None]
     different = len(set(answers["response"]))
@@ -155,7 +156,8 @@ def compare_generations(
     if list(mine["prompt"]) != list(theirs["prompt"]):
         raise RunError(f"Some ids of {benchmark!r} are other prompts in {baseline.name!r}.")
     mine, theirs = mine.reset_index(), theirs.reset_index()
-    verdicts = judge.compare(mine, theirs, progress or Progress(run))
+    with run.running("judging"):
+        verdicts = judge.compare(mine, theirs, progress or Progress(run))
     _warn_of_missing(judge.name, [verdict.problem for verdict in verdicts])
     differ = (mine["conversation"] != theirs["conversation"]) | (
         mine["response"] != theirs["response"]
