@@ -40,7 +40,7 @@ def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTr
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    tokenizer, path = _tokenizer_and_path(model)
+    tokenizer, path = tokenizer_and_path(model)
     adapters = Path(path)
     if not (adapters / "adapter_config.json").is_file():
         return _load_weights(model, path, len(tokenizer), dtype), tokenizer
@@ -103,22 +103,38 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    return _tokenizer_and_path(model)[0]
+    return tokenizer_and_path(model)[0]
 
 
-def _tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
+def tokenizer_and_path(
+    model: str, revision: str | None = None
+) -> tuple[PreTrainedTokenizerBase, str]:
+    """The tokenizer of a model, and where `from_pretrained` finds the model.
+
+    Args:
+        model: a local folder, a name on the hub, or "world".
+        revision: of a model on the hub.
+
+    Raises:
+        ModelError: where there is no such model, or it has no chat template.
+    """
     folder = CHECKPOINT if model == "world" else project_path(model)
     # A name on the hub has one slash at most; anything else that is not there is a wrong path.
     if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
         raise ModelError(f"There is no model folder at {folder}.")
     path = str(folder) if folder.is_dir() else model
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, **at_revision(revision))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"The tokenizer of {model!r} cannot be loaded: {error}") from error
     if tokenizer.chat_template is None:
         raise ModelError(f"The tokenizer of {model!r} has no chat template.")
     return tokenizer, path
+
+
+def at_revision(revision: str | None) -> dict[str, str]:
+    """The option of `from_pretrained` for a revision, if there is one."""
+    return {} if revision is None else {"revision": revision}
 
 
 def disable_dropout(model: nn.Module) -> None:

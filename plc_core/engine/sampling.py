@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from peft import PeftModel
@@ -24,7 +25,6 @@ class Response(NamedTuple):
     finished: bool
 
 
-@torch.inference_mode()
 def generate(
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -40,42 +40,64 @@ def generate(
     The same prompts, seed and batch size give the same responses; the global random state is left
     as it was.
     """
-    was_training = model.training
-    model.eval()
-    # The whole distribution at temperature 1, whatever the model's own settings are; transformers
-    # would fill what is left open here from those.
-    own = model.generation_config
-    config = GenerationConfig(
-        **(_WHOLE_DISTRIBUTION if decoding == "sampled" else {"do_sample": False}),
-        max_new_tokens=max_new_tokens,
-        eos_token_id=_terminators(tokenizer, own),
-        pad_token_id=tokenizer.pad_token_id
-        if tokenizer.pad_token_id is not None
-        else tokenizer.eos_token_id,
-    )
+    config = generation_config(model, tokenizer, max_new_tokens)
+    if decoding == "sampled":
+        # The whole distribution at temperature 1, whatever the model's own settings are.
+        config.update(**_WHOLE_DISTRIBUTION)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     responses: dict[int, Response] = {}
     devices = [model.device] if model.device.type == "cuda" else []
     with (
         torch.random.fork_rng(devices=devices),
+        generating(model, config),
         (progress or Progress()).phase(f"{decoding} responses", len(prompts)) as advance,
     ):
         torch.manual_seed(seed)
-        model.generation_config = config
         for start in range(0, len(order), batch_size):
             members = order[start : start + batch_size]
-            ids = _generate_batch(model, [prompts[i] for i in members], config)
+            ids = generate_batch(model, [prompts[i] for i in members], config)
             for i, row in zip(members, ids, strict=True):
-                responses[i] = _response(tokenizer, row, config.eos_token_id)
+                responses[i] = response_of(tokenizer, row, config.eos_token_id)
             advance(len(members))
-    model.generation_config = own
-    model.train(was_training)
     return [responses[i] for i in range(len(prompts))]
 
 
-def _generate_batch(
-    model: PreTrainedModel | PeftModel, prompts: list[list[int]], config: GenerationConfig
+def generation_config(
+    model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int
+) -> GenerationConfig:
+    """Greedy decoding with every terminator that the model or the tokenizer names."""
+    return GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=_terminators(tokenizer, model.generation_config),
+        pad_token_id=tokenizer.pad_token_id
+        if tokenizer.pad_token_id is not None
+        else tokenizer.eos_token_id,
+    )
+
+
+@contextlib.contextmanager
+def generating(model: PreTrainedModel | PeftModel, config: GenerationConfig) -> Iterator[None]:
+    """The model ready to generate by `config` alone, and afterwards as it was."""
+    was_training, own = model.training, model.generation_config
+    model.eval()
+    # transformers would fill what is left open in a configuration from the model's own.
+    model.generation_config = config
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.generation_config = own
+        model.train(was_training)
+
+
+def generate_batch(
+    model: PreTrainedModel | PeftModel,
+    prompts: list[list[int]],
+    config: GenerationConfig,
+    **options: Any,
 ) -> list[list[int]]:
+    """The new tokens of each prompt, padded behind the terminator; `options` of `generate`."""
     longest = max(map(len, prompts))
     # Padding on the left, where a decoder expects it.
     rows = [[config.pad_token_id] * (longest - len(p)) + p for p in prompts]
@@ -84,6 +106,7 @@ def _generate_batch(
         input_ids=torch.tensor(rows, device=model.device),
         attention_mask=torch.tensor(mask, device=model.device),
         generation_config=config,
+        **options,
     )
     return output[:, longest:].tolist()
 
@@ -94,9 +117,10 @@ def _terminators(tokenizer: PreTrainedTokenizerBase, own: GenerationConfig) -> l
     return sorted({token for token in [*listed, tokenizer.eos_token_id] if token is not None})
 
 
-def _response(
+def response_of(
     tokenizer: PreTrainedTokenizerBase, row: list[int], terminators: list[int]
 ) -> Response:
+    """New tokens up to their first terminator, as a response."""
     end = next((place for place, token in enumerate(row) if token in terminators), None)
     ids = row if end is None else row[: end + 1]
     text = str(tokenizer.decode(row[:end], skip_special_tokens=True))

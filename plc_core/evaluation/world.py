@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from plc_core.evaluation.comparison import compare_rewards
-from plc_core.evaluation.generate import generate_world
 from plc_core.evaluation.judges import judge_world
+from plc_core.evaluation.world_generations import generate_world
 from plc_core.runs import Run
 
 

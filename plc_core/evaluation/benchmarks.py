@@ -1,0 +1,261 @@
+"""Prompts to evaluate on: the paper's benchmarks by name, the world, or any file of prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from plc_core.data.dialogues import Turn, dialogue, is_dialogue, is_visible, shown, turns_of
+from plc_core.data.folders import SourceFile, local_files
+from plc_core.data.formats import rows_of_file
+from plc_core.data.pairs import DataError
+from plc_core.data.rules import RowError
+from plc_core.data.world.prompts import held_out_prompts
+from plc_core.evaluation.published import PUBLISHED, Published, published_files
+
+WORLD_PROMPTS = 805
+FIRST = 200
+"""Prompts of the fixed subset for commercial judges (the paper's evaluation protocol)."""
+
+_FIELDS = ("turns", "messages", "prompt", "instruction", "Instruction", "question", "text")
+_IDS = ("prompt_id", "question_id", "id", "idx", "uid")
+_OTHER_TEXTS = {"chosen", "rejected", "messages"}  # answers, which no metadata should carry
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a policy is asked, turn by turn.
+
+    Attributes:
+        prompt_id: unique in its benchmark, and the same at every reading.
+        turns: the user's texts; each is asked after the policy's own answer to the one before.
+        history: messages before the first of them, as a system turn or an earlier dialogue.
+        category: "" where there is none.
+        metadata: the other fields of its row.
+    """
+
+    prompt_id: str
+    turns: tuple[str, ...]
+    history: tuple[Turn, ...] = ()
+    category: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Prompts in a fixed order.
+
+    Attributes:
+        name: of the files that answers to it are kept in.
+        prompts: at least one, with different ids.
+        origin: where they come from, for the record: repository, revision, files by SHA-256.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise DataError(f"The benchmark {self.name!r} has no prompts.")
+        counts = Counter(prompt.prompt_id for prompt in self.prompts)
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            raise DataError(
+                f"The benchmark {self.name!r} has {len(twice)} ids more than once, as {twice[0]!r} "
+                f"{counts[twice[0]]} times; every prompt needs an id of its own."
+            )
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits of ids, histories and turns, in their order."""
+        content = [[p.prompt_id, p.history, p.turns] for p in self.prompts]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    def first(self, count: int = FIRST) -> Benchmark:
+        """The benchmark of the first `count` prompts, under a name of its own."""
+        if not 1 <= count <= len(self):
+            raise DataError(f"{self.name!r} has {len(self)} prompts; asked for were {count}.")
+        name = f"{self.name}-first-{count}"
+        return replace(self, name=name, prompts=self.prompts[:count])
+
+
+def load_benchmark(
+    source: Path | str,
+    *,
+    files: Path | str | None = None,
+    revision: str | None = None,
+    part: str | None = None,
+    limit: int | None = None,
+    encoding: str = "utf-8",
+) -> Benchmark:
+    """The benchmark of a name, or of a file of prompts.
+
+    A row of a file holds one prompt, as a text, as turns (texts, each asked after the answer to
+    the one before) or as messages that end with the user's, in one of the fields turns, messages,
+    prompt, instruction, question or text; or `chosen`, whose last turn is then left out. Its id is
+    prompt_id, question_id, id or idx, or else a hash of its content. Of UltraFeedback, AlpacaEval
+    and HH-RLHF the id is the row's place in the published file, from 0, as that is the order which
+    the paper's "first 200" and "earliest ids" go by and their own ids are missing or repeat.
+
+    Args:
+        source: a name of `PUBLISHED`, "world", or a file or folder of JSON lines, JSON, CSV,
+            Parquet or Arrow.
+        files: a local copy of a published benchmark, in place of the hub.
+        revision: of a published benchmark, in place of the pinned one.
+        part: of a file with several benchmarks, the one whose rows say so in `benchmark`.
+        limit: only the first prompts; "world" has 805 unless told otherwise.
+        encoding: of text files.
+
+    Raises:
+        DataError: naming file and row, where there is no such benchmark, a row has no prompt, ids
+            repeat, or a published benchmark does not have the number of prompts it should.
+    """
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise DataError(f"limit is a number of prompts, 1 or more; it is {limit!r}.")
+    name = str(source)
+    if name == "world":
+        return world_benchmark(limit or WORLD_PROMPTS)
+    published = PUBLISHED.get(name)
+    if published is not None:
+        found, origin = published_files(name, published, files, revision)
+        prompts = _published_prompts(name, published, found, encoding)
+    else:
+        if files is not None or revision is not None:
+            raise DataError(
+                f"There is no benchmark {name!r}; the names are {', '.join(PUBLISHED)}, world."
+            )
+        found, origin = local_files(source, "test", [*PUBLISHED, "world"]), {}
+        rows = _of_part(_rows(found, encoding), (part,) if part else ())
+        prompts = [_prompt(file, number, row, None) for file, number, row in rows]
+        # It becomes part of file names.
+        name = (
+            re.sub(r"[^\w+-]+", "-", part or Path(name).name.split(".")[0]).strip("-") or "prompts"
+        )
+    origin = {**origin, "files": {file.name: file.digest() for file in found}}
+    benchmark = Benchmark(name, tuple(prompts), origin)
+    return benchmark.first(limit) if limit is not None and limit < len(benchmark) else benchmark
+
+
+def world_benchmark(count: int) -> Benchmark:
+    """The first `count` held-out prompts of the embedded world, under the name world-`count`.
+
+    Ids are those of generations/world.parquet.
+    """
+    prompts = [
+        Prompt(hashlib.sha256(p.text.encode()).hexdigest()[:16], (p.text,), category=p.family)
+        for p in held_out_prompts(count)
+    ]
+    return Benchmark(f"world-{count}", tuple(prompts), {"world": "held-out prompts"})
+
+
+def _published_prompts(
+    name: str, published: Published, files: list[SourceFile], encoding: str
+) -> list[Prompt]:
+    rows = _of_part(_rows(files, encoding), published.called)
+    prompts = [
+        _prompt(file, number, row, str(place) if published.by_place else None)
+        for place, (file, number, row) in enumerate(rows)
+        if not published.by_place or place < published.prompts
+    ]
+    if len(prompts) != published.prompts:
+        raise DataError(
+            f"The benchmark {name!r} has {published.prompts:,} prompts, and in "
+            f"{', '.join(str(file.path) for file in files)} there are {len(prompts):,}. Is it a "
+            "whole copy of the published file? As a benchmark of your own, give the file alone."
+        )
+    return prompts
+
+
+def _rows(files: list[SourceFile], encoding: str) -> Iterator[tuple[Path, int, Any]]:
+    for file in files:
+        for number, value in rows_of_file(file.path, encoding):
+            yield file.path, number, value
+
+
+def _of_part(
+    rows: Iterable[tuple[Path, int, Any]], names: tuple[str, ...]
+) -> Iterator[tuple[Path, int, Any]]:
+    """The rows whose field `benchmark` is one of the names; all that have no such field."""
+    for path, number, row in rows:
+        said = row.get("benchmark") if isinstance(row, dict) else None
+        if not names or said is None or said in names:
+            yield path, number, row
+
+
+def _prompt(path: Path, number: int, row: Any, prompt_id: str | None) -> Prompt:
+    try:
+        row = {"prompt": row} if isinstance(row, str) else row
+        if not isinstance(row, dict):
+            raise RowError("wrong-type", f"it is {shown(row)}, not an object")
+        used, history, turns = _asked(row)
+    except RowError as error:
+        raise DataError(f"{path}, row {number}: no prompt to evaluate on: {error}.") from None
+    if not all(is_visible(text) for text in turns):
+        raise DataError(f"{path}, row {number}: a turn of the prompt is empty.")
+    own = next((name for name in _IDS if row.get(name) not in (None, "")), None)
+    if prompt_id is None and own is not None:
+        prompt_id = str(row[own])
+    if prompt_id is None:
+        content = json.dumps([history, turns])
+        prompt_id = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
+    category = next((row[n] for n in ("category", "Skill", "dataset") if row.get(n)), None)
+    meta = row.get("meta")
+    if category is None and isinstance(meta, dict):
+        category = meta.get("category")
+    dropped = {used, *_OTHER_TEXTS}
+    metadata = {k: v for k, v in row.items() if k not in dropped}
+    return Prompt(prompt_id, tuple(turns), tuple(history), str(category or ""), metadata)
+
+
+def _asked(row: Mapping[str, Any]) -> tuple[str, list[Turn], list[str]]:
+    """The field that holds the prompt, the messages before it, and the user's texts."""
+    used = next((name for name in _FIELDS if row.get(name) not in (None, "", [])), None)
+    if used is None and row.get("chosen"):
+        return "chosen", *_before_answer(row["chosen"])
+    if used is None:
+        raise RowError("no-prompt", f"it has the fields {', '.join(map(str, row))}")
+    value = row[used]
+    if used == "messages" and isinstance(value, list) and _ends_with_answer(value):
+        return used, *_before_answer(value)
+    history: list[Turn] = []
+    if isinstance(value, str) and is_dialogue(value):
+        value = dialogue(value)
+        if value[-1] == {"role": "assistant", "content": ""}:
+            value = value[:-1]  # the form ends with "Assistant:" where the answer begins
+    if isinstance(value, str):
+        more = row.get("input") if used.lower() == "instruction" else None
+        texts = [f"{value}\n\n{more}" if isinstance(more, str) and more.strip() else value]
+    elif isinstance(value, list) and all(isinstance(text, str) for text in value):
+        texts = list(value)
+    else:
+        *history, last = turns_of(value, used)
+        if last["role"] != "user":
+            raise RowError("no-prompt", f"{used} ends with the {last['role']}'s turn")
+        texts = [last["content"]]
+    system = row.get("system")
+    if isinstance(system, str) and system.strip() and not history:
+        history = [{"role": "system", "content": system}]
+    return used, history, texts
+
+
+def _ends_with_answer(messages: list[Any]) -> bool:
+    last = messages[-1]
+    return isinstance(last, Mapping) and turns_of([last], "messages")[-1]["role"] == "assistant"
+
+
+def _before_answer(value: Any) -> tuple[list[Turn], list[str]]:
+    """The messages before the last user's, and its text, of a dialogue that ends with an answer."""
+    turns = dialogue(value) if isinstance(value, str) else turns_of(value, "chosen")
+    if len(turns) < 2 or [turn["role"] for turn in turns[-2:]] != ["user", "assistant"]:
+        raise RowError("no-prompt", "its dialogue does not end with a question and its answer")
+    return turns[:-2], [turns[-2]["content"]]

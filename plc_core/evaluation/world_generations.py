@@ -1,0 +1,118 @@
+"""Responses of a run's policy, and of its reference, to held-out prompts of the world."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from plc_core.data.world import RESPONSE_TOKENS
+from plc_core.data.world.prompts import held_out_prompts
+from plc_core.engine.checkpoints import load_trained
+from plc_core.engine.logprobs import response_logps
+from plc_core.engine.models import load_policy, model_identity
+from plc_core.engine.packing import PairCollator
+from plc_core.engine.sampling import generate
+from plc_core.engine.tokens import prompt_ids
+from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
+from plc_core.progress import Progress
+from plc_core.runs import Run
+
+_SAMPLING_SEED = 0
+
+
+def generate_world(run: Run, count: int) -> pd.DataFrame:
+    """Answer the first `count` held-out prompts and write generations/world.parquet.
+
+    One row a prompt, policy ("trained", "reference") and decoding ("greedy", "sampled" at
+    temperature 1, the same seed for every run): the response, its tokens, whether it is finished,
+    and its log-probs under both policies, in nats. The reference's rows are kept by content and
+    shared by all runs.
+    """
+    config = run.info["config"]
+    with run.running("evaluating"):
+        progress = Progress(run)
+        reference, tokenizer = load_policy(config["model"])
+        trained = load_trained(run)
+        texts = [prompt.text for prompt in held_out_prompts(count)]
+        ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+        collator = PairCollator(config["row_tokens"])
+        frames = [
+            _reference_responses(reference, tokenizer, texts, ids, collator, progress),
+            _responses(trained, reference, "trained", tokenizer, texts, ids, collator, progress),
+        ]
+        generations = pd.concat(frames, ignore_index=True)
+        (run.path / "generations").mkdir(exist_ok=True)
+        write_table(
+            run.path / "generations" / "world.parquet",
+            pa.Table.from_pandas(generations, preserve_index=False),
+        )
+    return generations
+
+
+def _reference_responses(
+    reference: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    ids: Sequence[list[int]],
+    collator: PairCollator,
+    progress: Progress,
+) -> pd.DataFrame:
+    settings = [model_identity(reference), list(texts), RESPONSE_TOKENS, _SAMPLING_SEED]
+    name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    path: Path = cache_dir() / "generations" / f"{name}.parquet"
+    with exclusive(path):
+        with contextlib.suppress(RunError):  # missing, or damaged: generated again
+            frame = read_table(path).to_pandas()
+            if len(frame) == 2 * len(texts) and not frame.isna().any(axis=None):
+                return frame
+        frame = _responses(
+            reference, reference, "reference", tokenizer, texts, ids, collator, progress
+        )
+        write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
+        return frame
+
+
+def _responses(
+    policy: PreTrainedModel | PeftModel,
+    reference: PreTrainedModel,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    ids: Sequence[list[int]],
+    collator: PairCollator,
+    progress: Progress,
+) -> pd.DataFrame:
+    frames = []
+    for decoding in ("greedy", "sampled"):
+        responses = generate(
+            policy, tokenizer, ids, decoding, RESPONSE_TOKENS, _SAMPLING_SEED, progress=progress
+        )
+        response_ids = [r.ids for r in responses]
+        policy_logps = response_logps(policy, ids, response_ids, collator)
+        reference_logps = policy_logps
+        if policy is not reference:
+            reference_logps = response_logps(reference, ids, response_ids, collator)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "prompt_id": [hashlib.sha256(t.encode()).hexdigest()[:16] for t in texts],
+                    "prompt": list(texts),
+                    "policy": name,
+                    "decoding": decoding,
+                    "response": [r.text for r in responses],
+                    "finished": [r.finished for r in responses],
+                    "response_tokens": [len(r.ids) for r in responses],
+                    "policy_logp": policy_logps,
+                    "reference_logp": reference_logps,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)

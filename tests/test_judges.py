@@ -1,0 +1,428 @@
+"""Judges: a reward model, a language model over HTTP, the world's gold."""
+
+import json
+import re
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
+
+from plc_core.data.world import CHECKPOINT, gold_reward
+from plc_core.engine.models import ModelError, load_policy
+from plc_core.evaluation.benchmarks import world_benchmark
+from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.generate import GENERATIONS, generate, write_generations
+from plc_core.evaluation.judges import (
+    GoldJudge,
+    JudgeWarning,
+    LLMJudge,
+    RewardModelJudge,
+    compare_generations,
+    score_generations,
+)
+from plc_core.evaluation.judges.verdicts import (
+    SINGLE,
+    pairwise_messages,
+    read_place,
+    read_score,
+    single_messages,
+)
+from plc_core.evaluation.policies import Decoding, LocalPolicy
+from plc_core.files import RunError
+from plc_core.runs import create_run
+from tests.chat_server import serving
+from tests.paths import shared_file
+
+KEY = "sk-ant-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    info = {"kind": "analysis", "config": {}}
+    return [create_run(tmp_path / "runs", name, info) for name in ("mine", "base")]
+
+
+def put(run, responses, prompts=None, conversations=None, benchmark="b"):
+    """Answers in a run folder, as generation leaves them."""
+    prompts = prompts or [f"question {n}" for n in range(len(responses))]
+    conversations = conversations or [[{"role": "user", "content": text}] for text in prompts]
+    rows = [
+        {"prompt_id": f"p{n}", "turn": 1, "category": "", "policy": "trained"}
+        | {"decoding": "greedy", "prompt": prompts[n], "response": response}
+        | {"conversation": json.dumps(conversations[n]), "finished": True}
+        | {"empty": not response, "response_tokens": 3}
+        for n, response in enumerate(responses)
+    ]
+    write_generations(run, benchmark, pa.Table.from_pylist(rows, schema=GENERATIONS))
+
+
+# ---- the language model: prompts and verdicts ----------------------------------------------------
+
+
+def test_the_single_prompt_is_the_papers():
+    paper = shared_file("paper/plc-dpo.tex").read_text()
+    (text,) = re.findall(r"\\textbf\{System\.\} (.*)\n", paper)
+    assert text == SINGLE
+    messages = single_messages([{"role": "user", "content": "Why {x}?"}], "Because.")
+    assert messages[1]["content"] == (
+        "[Question]\nWhy {x}?\n[The Start of Assistant's Answer]\nBecause.\n"
+        "[The End of Assistant's Answer]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("Good. Rating: [[7]]", 7.0),
+        ("[[3]] at first, but then Rating: [[8.5]]", 8.5),
+        ("Rating: [[10]]. I would not say [[11]].", 10.0),
+        ("such as [[5]] ... Rating: [[x]]", 5.0),
+        ("Rating: 7", None),
+        ("Rating: [7]", None),
+        ("Rating: [[7/10]]", None),
+        ("Rating: [[0]]", None),
+        ("Rating: [[-3]]", None),
+        ("Rating: [[ 7 ]]", None),
+        ("", None),
+    ],
+)
+def test_the_last_well_formed_rating_counts(text, score):
+    assert read_score(text) == score
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[[A]]", "A"),
+        ("Not [[A]] but [[B]]", "B"),
+        ("[[C]]", "tie"),
+        ("[[B]] or [[D]]", "B"),
+        ("[[a]]", None),
+        ("A is better", None),
+        ("[A]", None),
+    ],
+)
+def test_the_last_well_formed_verdict_counts(text, place):
+    assert read_place(text) == place
+
+
+def test_later_turns_are_shown_whole():
+    def talk(answer):
+        return [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": "two"},
+        ]
+
+    text = pairwise_messages((talk("x"), "first"), (talk("y"), "second"))[1]["content"]
+    order = [
+        text.index(part) for part in ("one", "x", "two", "first", "Assistant B", "y", "second")
+    ]
+    assert order == sorted(order)
+    assert "### User:\none" in single_messages(talk("x"), "first")[1]["content"]
+
+
+# ---- the language model: over HTTP ---------------------------------------------------------------
+
+
+def judge(server, **options):
+    settings = {"timeout": 0.5, "pause": 0.01, "concurrency": 4}
+    there = ChatServer("judge-1", server.url, **settings)
+    return LLMJudge(there, **options)
+
+
+def longer(body):
+    """A judge that likes the longer answer."""
+    text = body["messages"][0]["content"]
+    a, b = re.findall(r"Start of Assistant [AB]'s Answer\]\n(.*?)\n\[The End", text, re.S)
+    return f"[[{'C' if len(a) == len(b) else 'A' if len(a) > len(b) else 'B'}]]", None
+
+
+def by_length(body):
+    text = re.search(r"Answer\]\n(.*)\n\[The End", body["messages"][0]["content"], re.S).group(1)
+    return f"I see [[1]]. Rating: [[{min(10, len(text))}]]", None
+
+
+def test_scores_come_through_every_fault_and_are_asked_once(runs):
+    mine, base = runs
+    responses = ["x" * n for n in range(1, 9)]
+    put(mine, responses)
+    faults = ["429", "500", "529", "malformed", "half", "hang"]
+    with serving("anthropic", by_length, faults, hang=1.0) as server:
+        one = judge(server, price=(3.0, 15.0))
+        table = score_generations(mine, "b", one)
+        assert table["reward"].tolist() == list(range(1, 9))
+        assert table["problem"].isna().all()
+        assert len(server.requests) == 8 + len(faults)
+        assert (one.usage.requests, one.usage.input_tokens, one.usage.output_tokens) == (8, 800, 80)
+        assert one.usage.cost == pytest.approx((800 * 3 + 80 * 15) / 1e6)
+        assert {body["temperature"] for body in server.requests} == {0.0}
+        assert {body["system"] for body in server.requests} == {SINGLE}
+        put(base, [*responses, "new one"])
+        again = judge(server, price=(3.0, 15.0))
+        score_generations(base, "b", again)
+        assert (again.usage.requests, again.usage.found) == (1, 8)
+    assert mine.table("judgements/judge-1-b.parquet").equals(table)
+    record = json.loads((mine.path / "judgements" / "judge-1-b.json").read_text())
+    assert record["judge"]["model"] == "judge-1"
+    assert (record["seed"], record["rows"], record["without_verdict"]) == (0, 8, 0)
+    assert record["usage"]["cost"] == pytest.approx(one.usage.cost)
+
+
+def test_pairs_are_shown_in_an_order_of_the_seed_and_wins_do_not_depend_on_it(runs):
+    mine, base = runs
+    put(mine, ["xx", "x", "same", "yyy"] * 8)
+    put(base, ["x", "xx", "same", "zzz"] * 8)
+    with serving("anthropic", longer) as server:
+        tables = [
+            compare_generations(mine, "b", judge(server, seed=seed), base) for seed in (0, 0, 1)
+        ]
+    for table in tables:
+        assert table["win"].tolist() == [1.0, 0.0, 0.5, 0.5] * 8
+    assert tables[0].equals(tables[1])
+    assert tables[0]["swapped"].tolist() != tables[2]["swapped"].tolist()
+    assert 5 < tables[0]["swapped"].sum() < 27
+    # Equal answers are ties that nobody is asked about.
+    assert all("same" not in body["messages"][0]["content"] for body in server.requests)
+    assert list(tables[0]["baseline"].unique()) == ["base"]
+
+
+def test_an_unreadable_verdict_is_asked_again_then_listed_and_never_guessed(runs):
+    mine, _ = runs
+    put(mine, ["good", "mute", "cut", "late"])
+    tries = []
+
+    def reply(body):
+        text = body["messages"][0]["content"]
+        tries.append(text)
+        if "mute" in text:
+            return "I would say seven.", None
+        if "cut" in text:
+            return "Rating: [[9]] no wait", "max_tokens"
+        if "late" in text and sum("late" in one for one in tries) < 3:
+            return "hm", None
+        return f"Rating: [[{6 + ('late' in text)}]]", None
+
+    with serving("anthropic", reply) as server:
+        with pytest.warns(JudgeWarning, match="no verdict on 2 of 4"):
+            table = score_generations(mine, "b", judge(server))
+        assert table["reward"].isna().tolist() == [False, True, True, False]
+        assert "I would say seven" in table["problem"][1]
+        assert "cut off" in table["problem"][2]
+        assert "3 times" in table["problem"][2]
+        assert len(tries) == 1 + 3 + 3 + 3
+        with pytest.warns(JudgeWarning):
+            score_generations(mine, "b", judge(server))
+    assert len(tries) == 10 + 6  # what was never read is asked anew, the rest is known
+
+
+def test_a_judge_that_says_the_same_of_everything_is_warned_of(runs):
+    mine, base = runs
+    put(mine, [f"m{n}" for n in range(12)])
+    put(base, [f"b{n}" for n in range(12)])
+    with serving("anthropic", lambda body: ("[[A]] Rating: [[5]]", None)) as server:
+        with pytest.warns(JudgeWarning, match="all 12 answers, 12 of them different.*score 5"):
+            score_generations(mine, "b", judge(server))
+        with pytest.warns(JudgeWarning, match="all 12 pairs .* verdict 'A', with the baseline"):
+            compare_generations(mine, "b", judge(server), base)
+
+
+def test_the_key_is_written_nowhere(runs, tmp_path, capfd):
+    mine, _ = runs
+    put(mine, ["a", "bb"])
+    with serving("anthropic", by_length, ["500"]) as server:
+        score_generations(mine, "b", judge(server))
+    with (
+        serving("anthropic", by_length, ["400", "400"]) as server,
+        pytest.raises(RunError, match="2 of 2 questions") as caught,
+    ):
+        score_generations(mine, "b", judge(server, max_tokens=77))
+    assert KEY not in str(caught.value)
+    assert KEY not in "".join(capfd.readouterr())
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".parquet" for path in files)
+    for path in files:
+        assert KEY.encode() not in path.read_bytes(), path
+        if path.suffix == ".parquet":
+            assert KEY not in str(pa.parquet.read_table(path).to_pylist())
+
+
+def test_a_stop_keeps_the_verdicts_that_came(runs):
+    mine, _ = runs
+    put(mine, ["x" * n for n in range(1, 9)])
+    with serving("anthropic", by_length) as server:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "faults", [None] * 5 + ["401"] * 9)
+            with pytest.raises(RunError, match="401"):
+                score_generations(mine, "b", LLMJudge(ChatServer("j", server.url, concurrency=1)))
+        before = len(server.requests)
+        score_generations(mine, "b", LLMJudge(ChatServer("j", server.url, concurrency=1)))
+        assert len(server.requests) - before == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda mine, base: put(base, ["x"] * 7), "different prompts of 'b'.*0 have none.*3 of"),
+        (lambda mine, base: put(mine, ["x"] * 7), "baseline's 10 answers 3 have none"),
+        (lambda mine, base: put(mine, ["x"] * 10, ["other"] * 10), "other prompts in 'base'"),
+        (lambda mine, base: (base.path / "generations/b.parquet").unlink(), "no generations/b"),
+    ],
+)
+def test_sides_that_do_not_match_are_a_sentence(runs, change, sentence):
+    mine, base = runs
+    put(mine, ["x"] * 10)
+    put(base, ["y"] * 10)
+    change(mine, base)
+    with pytest.raises(RunError, match=sentence):
+        compare_generations(mine, "b", LLMJudge(ChatServer("j", "http://127.0.0.1:9")), base)
+
+
+def test_answers_that_are_there_twice_or_not_at_all_are_a_sentence(runs):
+    mine, _ = runs
+    put(mine, ["x"] * 3)
+    path = mine.path / "generations/b.parquet"
+    table = pa.parquet.read_table(path)
+    pa.parquet.write_table(pa.concat_tables([table, table.slice(0, 1)]), path)
+    with pytest.raises(RunError, match="1 rows twice"):
+        score_generations(mine, "b", GoldJudge())
+    pa.parquet.write_table(table.slice(0, 0), path)
+    with pytest.raises(RunError, match="no answers"):
+        score_generations(mine, "b", GoldJudge())
+
+
+# ---- the reward model ----------------------------------------------------------------------------
+
+
+def reward_model(folder, pad=0, labels=1, hidden=64, layers=2):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=203, hidden_size=hidden, intermediate_size=2 * hidden, num_attention_heads=4,
+        num_hidden_layers=layers, num_labels=labels, pad_token_id=pad, max_position_embeddings=256,
+    )  # fmt: skip
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(folder)
+    return folder
+
+
+def put_world(run, count=40, repeat=9):
+    rng = np.random.default_rng(0)
+    prompts = [p.turns[0] for p in world_benchmark(count).prompts]
+    put(run, [" ".join(p.split()[:3] * rng.integers(1, repeat)) for p in prompts], prompts)
+    return run.table("generations/b.parquet")
+
+
+@pytest.mark.parametrize("pad", [0, None, 2])
+def test_rewards_are_those_of_one_answer_at_a_time(runs, tmp_path, pad):
+    """Whatever the model says of padding; 2 is the end of sequence that each answer ends with."""
+    answers = put_world(runs[0])
+    found = RewardModelJudge(reward_model(tmp_path / "rm", pad), "fp32", "cpu", batch_tokens=300)
+    table = score_generations(runs[0], "b", found)
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+    model = LlamaForSequenceClassification.from_pretrained(tmp_path / "rm").eval()
+    for row, reward in zip(answers.to_dict("records"), table["reward"], strict=True):
+        turns = [*json.loads(row["conversation"])]
+        turns.append({"role": "assistant", "content": row["response"]})
+        ids = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=False)
+        with torch.inference_mode():
+            assert reward == pytest.approx(model(ids).logits.item(), abs=1e-5)
+
+
+def test_rewards_are_kept_and_named_by_weights(runs, tmp_path):
+    put_world(runs[0])
+    first = RewardModelJudge(reward_model(tmp_path / "rm"), "fp32", "cpu", name="local RM")
+    table = score_generations(runs[0], "b", first)
+    again = RewardModelJudge(tmp_path / "rm", "fp32", "cpu")
+    again._rewards = None  # nothing is scored again
+    assert again.score(runs[0].table("generations/b.parquet"))[0].value == table["reward"][0]
+    assert (runs[0].path / "judgements" / "local-RM-b.parquet").exists()
+
+
+def test_scoring_takes_little_more_than_bare_forwards(runs, tmp_path):
+    """At least 80 % of the throughput of padded forwards sorted by length, tokenising and files
+    included. In processor time, the best of some, as the machine is shared."""
+    answers = put_world(runs[0], 300)
+    folder = reward_model(tmp_path / "rm", hidden=256, layers=4)
+    bare, whole = [], []
+    for attempt in range(4):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PLC_CACHE", str(tmp_path / f"cache{attempt}"))
+            own = RewardModelJudge(folder, "fp32", "cpu")
+        rows = sorted(own._tokens(answers), key=len)
+        start = time.process_time()
+        with torch.inference_mode():
+            for at in range(0, len(rows), 32):
+                part = rows[at : at + 32]
+                longest = max(map(len, part))
+                own.model(
+                    torch.tensor([row + [0] * (longest - len(row)) for row in part]),
+                    torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in part]),
+                )
+        bare.append(time.process_time() - start)
+        start = time.process_time()
+        own.score(answers)
+        whole.append(time.process_time() - start)
+    assert min(bare) / min(whole) >= 0.8
+
+
+def test_rewards_that_are_no_numbers_name_their_prompts(runs, tmp_path):
+    put_world(runs[0], 20)
+    broken = RewardModelJudge(reward_model(tmp_path / "rm"), "fp32", "cpu")
+    with torch.no_grad():
+        broken.model.score.weight.fill_(torch.nan)
+    with pytest.raises(RunError, match=r"gave 20 of 20 answers a reward that is no finite.*p0, p1"):
+        score_generations(runs[0], "b", broken)
+    assert not (runs[0].path / "judgements").exists()
+
+
+def test_models_that_are_no_reward_models_are_a_sentence(tmp_path):
+    with pytest.raises(ModelError, match="2 outputs; a reward model has one"):
+        RewardModelJudge(reward_model(tmp_path / "two", labels=2), "fp32")
+    with pytest.raises(ModelError, match=r"lack 1 tensors, as 'score.weight'.*reward model\?"):
+        RewardModelJudge(CHECKPOINT, "fp32")
+    with pytest.raises(ModelError, match="no model folder"):
+        RewardModelJudge(tmp_path / "none", "fp32")
+    bare = reward_model(tmp_path / "bare")
+    tokenizer = AutoTokenizer.from_pretrained(bare)
+    tokenizer.chat_template = None
+    for path in bare.glob("chat_template*"):
+        path.unlink()
+    tokenizer.save_pretrained(bare)
+    with pytest.raises(ModelError, match="no chat template"):
+        RewardModelJudge(bare, "fp32")
+
+
+def test_an_answer_longer_than_the_model_takes_is_named(runs, tmp_path):
+    put(runs[0], ["kettle", "kettle " * 300], ["kettle", "lamp"])
+    own = RewardModelJudge(reward_model(tmp_path / "rm"), "fp32", "cpu")
+    with pytest.raises(RunError, match=r"1 of 2 answers are longer.*256 tokens.*prompts p1"):
+        score_generations(runs[0], "b", own)
+
+
+# ---- gold ----------------------------------------------------------------------------------------
+
+
+def test_gold_scores_generations_of_the_world(runs):
+    generate(runs[0], world_benchmark(15), LocalPolicy(*load_policy("world")), Decoding(64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = score_generations(runs[0], "world-15", GoldJudge())
+    answers = runs[0].table("generations/world-15.parquet")
+    expected = [gold_reward(*row) for row in answers[["prompt", "response", "finished"]].to_numpy()]
+    assert table["reward"].tolist() == expected
+    assert isinstance(table, pd.DataFrame)
+    put(runs[0], ["a"], ["What is love?"])
+    with pytest.raises(RunError, match="world's prompts only"):
+        score_generations(runs[0], "b", GoldJudge())
