@@ -159,6 +159,9 @@ OBJECTIVES = {
 }
 """The objectives of this project that a method's name in the paper may mean: rDPO may mean two."""
 
+NAMES = {name: method for method, names in OBJECTIVES.items() for name in names}
+"""The paper's name of an objective of this project."""
+
 BENCHMARK_SIZES = {
     "AlpacaEval": 805,
     "AlpacaEval 2": 805,
