@@ -1,8 +1,10 @@
 """The supervised stage: which tokens are learnt, what becomes of each row, and what is left."""
 
+import ast
 import json
 import math
 
+import papermill
 import pytest
 import torch
 
@@ -243,8 +245,14 @@ def test_parameters_are_checked():
     assert checked({"name": "x", "learning_rate": "2e-5"}, SftConfig).learning_rate == 2e-5
     with pytest.raises(ParameterError, match="did you mean 'num_rows'"):
         checked({"name": "x", "num_row": 5}, SftConfig)
-    with pytest.raises(ParameterError, match=r"rows_per_forward \(32\) must divide batch_rows"):
-        checked({"name": "x", "batch_rows": 48}, SftConfig)
+    with pytest.raises(ParameterError, match=r"rows_per_forward \(16\) must divide batch_rows"):
+        checked({"name": "x", "batch_rows": 24}, SftConfig)
+
+
+def test_the_notebooks_defaults_are_the_configs():
+    inspected = papermill.inspect_notebook(str(ROOT / "notebooks" / "00_sft.ipynb"))
+    known = {name: ast.literal_eval(p["default"]) for name, p in inspected.items()}
+    assert known == SftConfig(name="first-sft").model_dump()
 
 
 def test_the_notebook_leaves_a_report(tmp_path):

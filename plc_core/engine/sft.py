@@ -27,7 +27,7 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.config import _number
+from plc_core.engine.config import as_number
 from plc_core.engine.conversations import (
     IGNORED,
     Conversations,
@@ -59,8 +59,8 @@ class StageConfig(BaseModel):
     learning_rate: float = Field(3e-3, gt=0)  # peak, with cosine decay and 10 % warm-up
     adam_beta2: float = Field(0.98, gt=0, lt=1)  # decay of squared gradients; short runs want less
     epochs: float = Field(1.0, gt=0, le=1000)
-    batch_rows: int = Field(32, gt=0)  # conversations or pairs an optimizer step
-    rows_per_forward: int = Field(32, gt=0)  # at most; divides batch_rows
+    batch_rows: int = Field(16, gt=0)  # conversations or pairs an optimizer step
+    rows_per_forward: int = Field(16, gt=0)  # at most; divides batch_rows
     max_length: int = Field(1024, ge=4, le=1_000_000)  # tokens
     lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights; adapters are merged at the end
     lora_alpha: int = Field(16, gt=0)
@@ -76,7 +76,7 @@ class StageConfig(BaseModel):
         if not isinstance(values, dict):
             return values
         floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
-        return values | {n: _number(values[n]) for n in floats if n in values}
+        return values | {n: as_number(values[n]) for n in floats if n in values}
 
     @model_validator(mode="after")
     def _divisible(self) -> StageConfig:
