@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import shutil
 
 import papermill
 import pytest
@@ -20,7 +21,7 @@ from plc_core.engine.conversations import (
     tokenize_conversations,
     world_rows,
 )
-from plc_core.engine.models import load_policy
+from plc_core.engine.models import ModelError, load_policy
 from plc_core.engine.sft import SftConfig, train_sft
 from plc_core.engine.templates import chat_format
 from plc_core.engine.world_sft import build_tokenizer
@@ -228,6 +229,21 @@ def test_adapters_are_merged(tmp_path):
     )
 
 
+def test_a_base_model_without_a_template_is_given_one(trained, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(trained[1].path / "model", base)
+    (base / "chat_template.jinja").rename(tmp_path / "template.jinja")
+    values = TINY | {"runs_dir": str(tmp_path), "model": str(base)}
+    with pytest.raises(ModelError, match="has no chat template"):
+        train_sft(SftConfig(name="without", **values))
+    run = train_sft(
+        SftConfig(name="with", chat_template=str(tmp_path / "template.jinja"), **values)
+    )
+    assert load_policy(str(run.path / "model"))[1].chat_template is not None
+    with pytest.raises(ModelError, match=r"'no\.jinja' cannot be read"):
+        train_sft(SftConfig(name="wrong", chat_template="no.jinja", **values))
+
+
 def test_no_run_is_overwritten_and_a_failure_is_kept(trained, tmp_path):
     config, _ = trained
     with pytest.raises(RunError, match="A run named 'first' exists"):
@@ -239,6 +255,13 @@ def test_no_run_is_overwritten_and_a_failure_is_kept(trained, tmp_path):
     status = open_run(tmp_path / "bad").status
     assert status["state"] == "failed"
     assert "it has no list of messages" in status["reason"]
+
+
+def test_several_gpus_are_refused_before_a_run_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(RunError, match="in one process on one GPU; there are 1 processes and 2 GP"):
+        train_sft(SftConfig(name="x", runs_dir=str(tmp_path), **TINY))
+    assert not list(tmp_path.iterdir())
 
 
 def test_parameters_are_checked():

@@ -27,16 +27,19 @@ class ModelError(ValueError):
     """A model that cannot be used as asked; the message is a sentence for the user."""
 
 
-def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_policy(
+    model: str, dtype: str = "fp32", chat_template: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model and tokenizer in a local folder, or of the hub, or "world".
 
     Weights are read from safetensors only; code that comes with a model is never run. Dropout is
-    off, as the margin compares two passes over the same text.
+    off, as the margin compares two passes over the same text. `chat_template` is a file with a
+    template in Jinja that takes the place of the model's own, for base models that have none.
 
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    tokenizer, path = _tokenizer_and_path(model)
+    tokenizer, path = _tokenizer_and_path(model, chat_template)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -73,7 +76,9 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     return _tokenizer_and_path(model)[0]
 
 
-def _tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
+def _tokenizer_and_path(
+    model: str, chat_template: str | None = None
+) -> tuple[PreTrainedTokenizerBase, str]:
     folder = CHECKPOINT if model == "world" else project_path(model)
     # A name on the hub has one slash at most; anything else that is not there is a wrong path.
     if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
@@ -83,6 +88,13 @@ def _tokenizer_and_path(model: str) -> tuple[PreTrainedTokenizerBase, str]:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"The tokenizer of {model!r} cannot be loaded: {error}") from error
+    if chat_template is not None:
+        try:
+            tokenizer.chat_template = project_path(chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ModelError(
+                f"The chat template {chat_template!r} cannot be read: {error}"
+            ) from None
     if tokenizer.chat_template is None:
         raise ModelError(f"The tokenizer of {model!r} has no chat template.")
     return tokenizer, path

@@ -31,7 +31,7 @@ from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import DataConfig
 from plc_core.engine.conversations import conversation_ids, is_held_out
 from plc_core.engine.models import DTYPES, ModelError, describe, disable_dropout, load_tokenizer
-from plc_core.engine.sft import StageConfig, fit, save_model, stage_arguments
+from plc_core.engine.stages import StageConfig, fit, one_process, save_model, stage_arguments
 from plc_core.engine.templates import CannotRenderError, Turns, chat_format
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.training_pairs import read_pairs
@@ -75,6 +75,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
     Raises:
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
+    one_process()
     info = {"kind": "reward-model", "config": config.model_dump()}
     run = create_run(project_path(config.runs_dir), config.name, info)
     with run.running("preparing"):
