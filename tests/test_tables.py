@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from plc_core.analysis.paper import NAMES, published
+from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError
 
@@ -108,6 +108,13 @@ def test_a_hole_is_shown_and_no_mean_is_made_over_it():
 def test_different_counts_stand_in_their_cells():
     long = TWO[TWO["benchmark"] == "Vicuna"].assign(n=[80, 79, 80])
     assert win_table(long).frame().iloc[1].tolist() == ["76.9* [70.0, 83.0] (n=79)"]
+
+
+def test_a_cell_over_fewer_prompts_than_the_benchmark_has_is_noted():
+    long = TWO[TWO["benchmark"] == "Vicuna"].assign(n=[80, 79, 80])
+    assert win_table(long, sizes=BENCHMARK_SIZES).notes == [
+        "PLC-DPO, Vicuna: over 79 of 80 prompts"
+    ]
 
 
 def test_names_are_shown_literally():

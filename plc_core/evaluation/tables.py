@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -158,6 +158,7 @@ def win_table(
     column: str = "benchmark",
     published: pd.DataFrame | None = None,
     digits: int = 1,
+    sizes: Mapping[str, int] | None = None,
 ) -> WinTable:
     """A table of win rates.
 
@@ -171,6 +172,8 @@ def win_table(
             win_rate, as `plc_core.analysis.paper.published("cells")`. Names must be the same;
             a cell that was not published shows "–".
         digits: decimals.
+        sizes: prompts of each column, as `plc_core.analysis.paper.BENCHMARK_SIZES`; a cell that
+            rests on another number is noted.
 
     Raises:
         JoinError: for a missing column, an empty table, or a cell that is there twice.
@@ -193,6 +196,11 @@ def win_table(
     if "note" in long:
         for line in long[long["note"].fillna("") != ""].to_dict("records"):
             notes.append(f"{', '.join(str(line[c]) for c in wanted)}: {line['note']}")
+    for line in long.to_dict("records") if sizes and "n" in long else ():
+        whole = (sizes or {}).get(line[column])
+        if whole is not None and line["n"] != whole:
+            who = ", ".join(str(line[c]) for c in wanted)
+            notes.append(f"{who}: over {line['n']:,} of {whole:,} prompts")
     counts = long.groupby([*keys], sort=False).size()
     for row, count in counts[counts < long[column].nunique()].items():
         who = ", ".join(map(str, row if isinstance(row, tuple) else (row,)))
