@@ -54,7 +54,7 @@ class RewardModelConfig(StageConfig):
     """How a reward model is trained; real models use about 1e-5 as rate."""
 
     model: str = "world"  # the language model to begin with: "world", a folder, a name on the hub
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)
     held_out_share: float = Field(0.1, ge=0, lt=1)
     data_split: str | None = "train"
     num_pairs: int | None = Field(None, gt=0)  # first rows to read; None: all; 6144 of the world
