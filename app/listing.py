@@ -11,6 +11,9 @@ from plc_core.listing import RunSummary, list_runs
 ANALYSIS = "analysis"
 """The kind of a folder that holds a report only, and neither pairs nor steps."""
 
+WITHOUT_PAIRS = frozenset({ANALYSIS, "sft", "reward-model"})
+"""The kinds of folders whose runs visit no pairs: they have a report at most."""
+
 
 def listed(root: Path) -> list[RunSummary]:
     """Every folder below `root`, newest first; one whose files lead elsewhere is a problem."""
@@ -18,8 +21,8 @@ def listed(root: Path) -> list[RunSummary]:
 
 
 def training_runs(runs: Iterable[RunSummary]) -> list[RunSummary]:
-    """All but the analyses: training runs, and folders of which nothing is known."""
-    return [run for run in runs if run.kind != ANALYSIS]
+    """All whose runs may have pairs: training runs, and folders of which nothing is known."""
+    return [run for run in runs if run.kind not in WITHOUT_PAIRS]
 
 
 def default_run(root: Path) -> str | None:

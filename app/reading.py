@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 import streamlit as st
-from listing import ANALYSIS, refuse_links
+from listing import WITHOUT_PAIRS, refuse_links
 from marking import plain
 
 from plc_core.analysis import audit
@@ -40,9 +40,11 @@ def open_below(root: Path, name: str) -> Run:
 def open_training(root: Path, name: str) -> Run:
     """The training run `name` below `root`; RunError as `open_below`, and for an analysis."""
     run = open_below(root, name)
-    if run.info.get("kind") == ANALYSIS:
+    kind = str(run.info.get("kind"))
+    if kind in WITHOUT_PAIRS:
+        what = "an analysis" if kind == "analysis" else f"a run of the kind {kind!r}"
         raise RunError(
-            f"{name!r} is an analysis and has no pairs of its own; its report is "
+            f"{name!r} is {what} and has no pairs of its own; its report is "
             f"{run.path / 'report.html'}."
         )
     return run

@@ -207,6 +207,18 @@ def test_reports_are_listed_apart(opened: Opened, tmp_path: Path) -> None:
         assert "is an analysis" in said(opened(page, root=tmp_path, run="report"))
 
 
+@pytest.mark.parametrize("kind", ["sft", "reward-model"])
+def test_a_stage_before_is_listed_with_its_report_and_has_no_pairs(
+    opened: Opened, tmp_path: Path, kind: str
+) -> None:
+    folder = write_fake_report(tmp_path, "stage", "2026-02-01T09:30:00+00:00")
+    change_json(folder / "run.json", kind=kind)
+    app = opened("views/runs.py", root=tmp_path)
+    assert not app.exception
+    assert app.dataframe[0].value["report"].tolist() == ["stage"]
+    assert "has no pairs of its own" in said(opened("views/ties.py", root=tmp_path, run="stage"))
+
+
 def test_the_list_shows_nothing_of_a_linked_record(opened: Opened, tmp_path: Path) -> None:
     outside = write_fake_run(tmp_path / "outside", "secret", pairs=20, model="secret-model")
     root = tmp_path / "runs"

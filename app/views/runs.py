@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 from elements import Guide, chart
-from listing import ANALYSIS, listed, report_of, resumable_at, training_runs
+from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, training_runs
 from marking import plain
 from provenance import provenance
 from reading import joined, metrics, open_training, runs_root, shown_errors, tables
@@ -73,7 +73,7 @@ def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
     st.caption(f"Shown below: {', '.join(plain(run.name) for run in chosen)}")
     for run in chosen:
         _remark(run)
-    readable = [run for run in chosen if run.problem is None and run.kind != ANALYSIS]
+    readable = [run for run in chosen if run.problem is None and run.kind not in WITHOUT_PAIRS]
     if not readable:
         return
     curves, routing, source = st.tabs(["Training curves", "Routing", "Provenance"])
@@ -94,10 +94,11 @@ def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
 def _remark(run: RunSummary) -> None:
     """What there is to know before looking at the run: that it is an analysis, or why it ended."""
     name = f"**{plain(run.name)}**"
-    if run.kind == ANALYSIS:
+    if run.kind in WITHOUT_PAIRS:
         report = report_of(run)
         found = f" Its report is {plain(str(report))}." if report else ""
-        st.info(f"{name} is an analysis, not a training run." + found)
+        what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
+        st.info(f"{name} is {what}, not a run on pairs." + found)
     if not (run.problem or run.reason):
         return
     text = f"{name} · {plain(run.problem or f'{run.state}: {run.reason}')}"

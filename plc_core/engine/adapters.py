@@ -15,15 +15,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 
-def add_lora(policy: PreTrainedModel, rank: int, alpha: int) -> PeftModel:
+def add_lora(policy: PreTrainedModel, rank: int, alpha: int, task: str = "CAUSAL_LM") -> PeftModel:
     """The policy with fresh LoRA adapters on all linear layers but the vocabulary's.
 
     The adapters' weights are fp32, as at a learning rate of 1e-5 their updates vanish in bfloat16;
-    they are PEFT's in name, shape and file, and compute as `LowRankLinear`.
+    they are PEFT's in name, shape and file, and compute as `LowRankLinear`. Under the task
+    "SEQ_CLS" the head is trained too.
     """
-    config = LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type=task)
     with _quiet():
         adapted = get_peft_model(policy, config)
     assert isinstance(adapted, PeftModel)

@@ -102,12 +102,12 @@ class TrainConfig(DataConfig):
         # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
         if isinstance(values, dict):
             floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
-            changed = {n: _number(values[n]) for n in floats if n in values}
+            changed = {n: as_number(values[n]) for n in floats if n in values}
             if isinstance(values.get("prior"), (list, tuple)):
-                changed["prior"] = [_number(p) for p in values["prior"]]
+                changed["prior"] = [as_number(p) for p in values["prior"]]
             options = values.get("objective_options")
             if isinstance(options, dict):
-                numbers = {n: _number(v) if isinstance(v, str) else v for n, v in options.items()}
+                numbers = {n: as_number(v) if isinstance(v, str) else v for n, v in options.items()}
                 changed["objective_options"] = numbers
             return values | changed
         return values
@@ -146,7 +146,8 @@ class TrainConfig(DataConfig):
         return self
 
 
-def _number(value: Any) -> Any:
+def as_number(value: Any) -> Any:
+    """A whole number or text that spells a number as a float; anything else as it is."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return value
     try:

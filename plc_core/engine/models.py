@@ -30,17 +30,21 @@ class ModelError(ValueError):
     """A model that cannot be used as asked; the message is a sentence for the user."""
 
 
-def load_policy(model: str, dtype: str = "fp32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_policy(
+    model: str, dtype: str = "fp32", chat_template: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model and tokenizer in a local folder, or of the hub, or "world".
 
     A local folder may hold LoRA adapters in PEFT's format: then it is the model that they name,
     with them as they are, a `PeftModel`. Weights are read from safetensors only; code that comes
     with a model is never run. Dropout is off, as the margin compares two passes over one text.
+    `chat_template` is a file with a template in Jinja that takes the place of the model's own, for
+    base models that have none.
 
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    tokenizer, path = tokenizer_and_path(model)
+    tokenizer, path = tokenizer_and_path(model, chat_template=chat_template)
     adapters = Path(path)
     if not (adapters / "adapter_config.json").is_file():
         return _load_weights(model, path, len(tokenizer), dtype), tokenizer
@@ -107,13 +111,14 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
 
 
 def tokenizer_and_path(
-    model: str, revision: str | None = None
+    model: str, revision: str | None = None, chat_template: str | None = None
 ) -> tuple[PreTrainedTokenizerBase, str]:
     """The tokenizer of a model, and where `from_pretrained` finds the model.
 
     Args:
         model: a local folder, a name on the hub, or "world".
         revision: of a model on the hub.
+        chat_template: a file with a template that takes the place of the model's own.
 
     Raises:
         ModelError: where there is no such model, or it has no chat template.
@@ -127,6 +132,13 @@ def tokenizer_and_path(
         tokenizer = AutoTokenizer.from_pretrained(path, **at_revision(revision))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"The tokenizer of {model!r} cannot be loaded: {error}") from error
+    if chat_template is not None:
+        try:
+            tokenizer.chat_template = project_path(chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ModelError(
+                f"The chat template {chat_template!r} cannot be read: {error}"
+            ) from None
     if tokenizer.chat_template is None:
         raise ModelError(f"The tokenizer of {model!r} has no chat template.")
     return tokenizer, path

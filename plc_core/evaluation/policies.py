@@ -127,7 +127,7 @@ class LocalPolicy:
         self.model, self.tokenizer = model, tokenizer
         self.batch_size, self.continuous = batch_size, continuous
         self.identity = {
-            "model": model_identity(model),  # type: ignore[arg-type]
+            "model": model_identity(model),
             "adapters": _adapters(model),
             "tokenizer": _vocabulary(tokenizer),
         }

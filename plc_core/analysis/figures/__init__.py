@@ -14,6 +14,7 @@ from plc_core.analysis.figures.audit import (
 from plc_core.analysis.figures.objectives import objective_curves
 from plc_core.analysis.figures.pairs import length_differences
 from plc_core.analysis.figures.rewards import reward_against_kl
+from plc_core.analysis.figures.stages import sft_curves
 from plc_core.analysis.figures.style import RUN_COLOURS, STATE_COLOURS
 from plc_core.analysis.figures.training import pair_trajectory, q_against_z, training_curves
 
@@ -28,6 +29,7 @@ __all__ = [
     "q_against_z",
     "reward_against_kl",
     "routing_by_state",
+    "sft_curves",
     "tie_ceiling",
     "tie_selectivity",
     "training_curves",

@@ -1,0 +1,262 @@
+"""A reward model of one's own, from preference pairs, with TRL's RewardTrainer.
+
+For those without an 8B judge: a Bradley-Terry model on top of any small language model, trained on
+clean pairs and independent of the policies that it judges. It is an ordinary model for sequence
+classification with one label, so whatever takes such a judge by its folder takes this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset
+from pydantic import Field
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    set_seed,
+)
+from trl import RewardConfig, RewardTrainer
+
+from plc_core.analysis.statistics import wilson
+from plc_core.data import DataError, Pairs
+from plc_core.data.world import CHECKPOINT
+from plc_core.engine.adapters import add_lora
+from plc_core.engine.config import DataConfig
+from plc_core.engine.conversations import conversation_ids, is_held_out
+from plc_core.engine.models import DTYPES, ModelError, describe, disable_dropout, load_tokenizer
+from plc_core.engine.stages import StageConfig, fit, one_process, save_model, stage_arguments
+from plc_core.engine.templates import CannotRenderError, Turns, chat_format
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.training_pairs import read_pairs
+from plc_core.files import project_path
+from plc_core.progress import Progress
+from plc_core.provenance import provenance
+from plc_core.runs import Run, create_run
+
+_BATCH_TOKENS = 16_384
+
+
+class RewardModel(NamedTuple):
+    """A sequence-classification model with one label, and its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+class RewardModelConfig(StageConfig):
+    """How a reward model is trained; real models use about 1e-5 as rate."""
+
+    model: str = "world"  # the language model to begin with: "world", a folder, a name on the hub
+    learning_rate: float = Field(5e-4, gt=0)
+    held_out_share: float = Field(0.1, ge=0, lt=1)
+    data_split: str | None = "train"
+    num_pairs: int | None = Field(None, gt=0)  # first rows to read; None: all; 6144 of the world
+
+
+def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) -> Run:
+    """Train a reward model and return its run; the model lies in `<run>/model`.
+
+    Args:
+        config: everything that is chosen.
+        pairs: clean pairs to learn from; None reads `config.data`. Those with equal scores prefer
+            nothing and are left out.
+
+    Returns:
+        The run: run.json has held_out = {accuracy, low, high, n}, Wilson's 95 % interval, over
+        pairs whose prompts were not trained on; metrics.parquet has a row a step.
+
+    Raises:
+        RunError, DataError, ModelError: a sentence; no run is ever overwritten.
+    """
+    one_process()
+    info = {"kind": "reward-model", "config": config.model_dump()}
+    run = create_run(project_path(config.runs_dir), config.name, info)
+    with run.running("preparing"):
+        progress = Progress(run)
+        set_seed(config.seed)
+        reward = _fresh(config)
+        if pairs is None:
+            pairs = read_pairs(_data(config), progress)
+        train, held_out, equal = _split(pairs, reward.tokenizer, config, progress)
+        run.update_info(
+            data={
+                "source": config.data,
+                "fingerprint": pairs.fingerprint,
+                "train": len(train),
+                "held_out": len(held_out),
+                "equal_scores": equal,
+            },
+            model={"name": config.model, **describe(reward.model)},
+            **provenance(),
+        )
+        set_seed(config.seed)
+        trained: Any = reward.model
+        if config.lora_rank:
+            trained = add_lora(reward.model, config.lora_rank, config.lora_alpha, task="SEQ_CLS")
+        trainer = RewardTrainer(
+            trained,
+            RewardConfig(**stage_arguments(config, run, len(train)), disable_dropout=True),
+            train_dataset=train,
+            processing_class=reward.tokenizer,
+        )
+        trainer.remove_callback(PrinterCallback)
+        fit(trainer, run, progress)
+        save_model(trained, reward.tokenizer, run, config.precision)
+        model = load_reward_model(str(run.path / "model"))
+        run.update_info(
+            trained_steps=trainer.state.global_step, held_out=_accuracy(model, held_out)
+        )
+    return run
+
+
+def load_reward_model(model: str, dtype: str = "fp32") -> RewardModel:
+    """A reward model from a local folder or the hub: one label, safetensors, no foreign code.
+
+    Raises:
+        ModelError: where there is no such model, it has not one label, or weights are missing.
+    """
+    tokenizer = load_tokenizer(model)
+    loaded, missing = _load(model, dtype, {})
+    if missing:
+        raise ModelError(f"{model!r} is no reward model: its weights lack {missing[0]!r}.")
+    if loaded.config.num_labels != 1:
+        raise ModelError(
+            f"{model!r} has {loaded.config.num_labels} labels; a reward model has one."
+        )
+    return RewardModel(loaded, tokenizer)
+
+
+def score(
+    model: RewardModel,
+    prompts: Sequence[str | Turns],
+    responses: Sequence[str],
+    max_length: int | None = None,
+) -> np.ndarray:
+    """The reward of each response to its prompt, [len(prompts)] float64.
+
+    Args:
+        model: of `load_reward_model`.
+        prompts: the user's text, or the turns before the answer.
+        responses: as many texts.
+        max_length: longer dialogues lose their start; None keeps all tokens.
+
+    Raises:
+        DataError: where the counts differ, the template refuses a dialogue, or a reward is no
+            finite number.
+    """
+    if len(prompts) != len(responses):
+        raise DataError(f"There are {len(prompts)} prompts and {len(responses)} responses.")
+    chat = chat_format(model.tokenizer)
+    rows = []
+    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True), start=1):
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*prompt]
+        try:
+            ids, _ = conversation_ids(chat, [*before, {"role": "assistant", "content": response}])
+        except CannotRenderError as error:
+            raise DataError(f"Response {number} cannot be rendered: {error}.") from None
+        rows.append(ids[-max_length:] if max_length else ids)
+    return _score_ids(model, rows)
+
+
+@torch.inference_mode()
+def _score_ids(reward: RewardModel, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Rewards of token ids, longest first, in batches of about `_BATCH_TOKENS` padded tokens."""
+    model, pad = reward.model.eval(), reward.tokenizer.pad_token_id
+    order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
+    rewards = np.empty(len(rows))
+    start = 0
+    while start < len(order):
+        width = len(rows[order[start]])
+        places = order[start : start + max(1, _BATCH_TOKENS // width)]
+        ids = torch.full((len(places), width), pad)
+        mask = torch.zeros((len(places), width), dtype=torch.long)
+        for line, place in enumerate(places):
+            ids[line, : len(rows[place])] = torch.tensor(rows[place])
+            mask[line, : len(rows[place])] = 1
+        out = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
+        rewards[places] = out.logits[:, 0].double().cpu().numpy()
+        start += len(places)
+    if wrong := int((~np.isfinite(rewards)).sum()):
+        raise DataError(f"{wrong} of {len(rewards)} rewards are no finite numbers.")
+    return rewards
+
+
+def _accuracy(model: RewardModel, held_out: Dataset) -> dict[str, Any]:
+    better = np.empty(0)
+    if len(held_out):
+        better = _score_ids(model, held_out["chosen_ids"]) - _score_ids(
+            model, held_out["rejected_ids"]
+        )
+    right = int((better > 0).sum())
+    low, high = wilson(right, len(better))
+    share = right / len(better) if len(better) else None
+    return {"accuracy": share, "low": low, "high": high, "n": len(better)}
+
+
+def _fresh(config: RewardModelConfig) -> RewardModel:
+    tokenizer = load_tokenizer(config.model)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    dtype = "bf16" if config.precision == "bf16" and config.lora_rank else "fp32"
+    model, missing = _load(config.model, dtype, {"num_labels": 1})
+    if other := [name for name in missing if name != "score.weight"]:
+        raise ModelError(f"The weights of {config.model!r} lack {other[0]!r}.")
+    # The reward is read at the last token that is no padding.
+    model.config.pad_token_id = tokenizer.pad_token_id
+    disable_dropout(model)
+    return RewardModel(model, tokenizer)
+
+
+def _load(model: str, dtype: str, options: dict[str, Any]) -> tuple[PreTrainedModel, list[str]]:
+    folder = CHECKPOINT if model == "world" else project_path(model)
+    path = str(folder) if folder.is_dir() else model
+    try:
+        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+            path,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"The reward model {model!r} cannot be loaded: {error}") from error
+    return loaded[0], sorted(loaded[1]["missing_keys"])
+
+
+def _data(config: RewardModelConfig) -> DataConfig:
+    return DataConfig(
+        model=config.model,
+        data=config.data,
+        data_split=config.data_split,
+        num_pairs=config.num_pairs,
+        max_length=config.max_length,
+        seed=config.seed,
+    )
+
+
+def _split(
+    pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RewardModelConfig, progress: Progress
+) -> tuple[Dataset, Dataset, int]:
+    """Token ids of the training and held-out pairs, and how many prefer nothing."""
+    tokens = tokenize_pairs(pairs, tokenizer, config.max_length, progress=progress)
+    parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    equal = 0
+    columns = tokens.pairs.dataset.select_columns(["prompt", "score_chosen", "score_rejected"])
+    for pair, ids in zip(columns, tokens.dataset, strict=True):
+        if pair["score_chosen"] is not None and pair["score_chosen"] == pair["score_rejected"]:
+            equal += 1
+            continue
+        row = {side: [*ids["prompt_ids"], *ids[side]] for side in ("chosen_ids", "rejected_ids")}
+        parts[is_held_out(pair["prompt"], config.held_out_share)].append(row)
+    if not parts[0]:
+        raise DataError(f"None of {len(pairs)} pairs is left to train on ({equal} prefer nothing).")
+    empty: dict[str, list[list[int]]] = {"chosen_ids": [], "rejected_ids": []}
+    held_out = Dataset.from_list(parts[1]) if parts[1] else Dataset.from_dict(empty)
+    return Dataset.from_list(parts[0]), held_out, equal

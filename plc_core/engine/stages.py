@@ -1,0 +1,157 @@
+"""What the stages before preference training share: settings, one fit with a record, the model."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+import torch
+from accelerate import PartialState
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from transformers import (
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from plc_core.engine.config import as_number
+from plc_core.files import RunError
+from plc_core.progress import Progress
+from plc_core.runs import Run
+
+
+class StageConfig(BaseModel):
+    """What the supervised stage and the reward model have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    name: str  # name of the run, and of its folder
+    runs_dir: str = "runs"  # where run folders lie; relative to the checkout
+    data: str = Field("world", min_length=1)  # "world", a local file or folder, or a hub dataset
+    learning_rate: float = Field(3e-3, gt=0)  # peak, with cosine decay and 10 % warm-up
+    adam_beta2: float = Field(0.98, gt=0, lt=1)  # decay of squared gradients; short runs want less
+    epochs: float = Field(1.0, gt=0, le=1000)
+    batch_rows: int = Field(16, gt=0)  # conversations or pairs an optimizer step
+    rows_per_forward: int = Field(16, gt=0)  # at most; divides batch_rows
+    max_length: int = Field(1024, ge=4, le=1_000_000)  # tokens
+    lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights; adapters are merged at the end
+    lora_alpha: int = Field(16, gt=0)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    gradient_checkpointing: bool = False
+    held_out_share: float = Field(0.02, ge=0, lt=1)  # of the rows, by a hash of their prompt
+    seed: int = Field(0, ge=0, lt=2**32)  # data of the world, order and weights
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_in_exponent_form(cls, values: Any) -> Any:
+        # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
+        if not isinstance(values, dict):
+            return values
+        floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
+        return values | {n: as_number(values[n]) for n in floats if n in values}
+
+    @model_validator(mode="after")
+    def _divisible(self) -> StageConfig:
+        if self.batch_rows % self.rows_per_forward:
+            raise ValueError(
+                f"rows_per_forward ({self.rows_per_forward}) must divide batch_rows "
+                f"({self.batch_rows})"
+            )
+        return self
+
+
+def one_process() -> None:
+    """RunError where several processes or GPUs would take part: these stages use one."""
+    processes = PartialState(cpu=not torch.cuda.is_available()).num_processes
+    if processes > 1 or torch.cuda.device_count() > 1:
+        raise RunError(
+            f"This stage runs in one process on one GPU; there are {processes} processes and "
+            f"{torch.cuda.device_count()} GPUs. Start it without a launcher, with "
+            "CUDA_VISIBLE_DEVICES set to one GPU."
+        )
+
+
+def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
+    """Training arguments of both stages: AdamW, cosine decay, 10 % warm-up, a fixed seed."""
+    steps = math.ceil(math.ceil(rows / config.batch_rows) * config.epochs)
+    cuda = torch.cuda.is_available()
+    return {
+        "output_dir": str(run.path / "checkpoints"),
+        "per_device_train_batch_size": config.rows_per_forward,
+        "per_device_eval_batch_size": config.rows_per_forward,
+        "gradient_accumulation_steps": config.batch_rows // config.rows_per_forward,
+        "num_train_epochs": config.epochs,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": min(math.ceil(0.1 * steps), steps - 1),
+        "weight_decay": 0.0,
+        "adam_beta2": config.adam_beta2,
+        "max_grad_norm": 1.0,
+        "bf16": config.precision == "bf16",
+        "activation_checkpointing": config.gradient_checkpointing,
+        "max_length": None,  # rows come tokenised and cut
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "report_to": [],
+        "disable_tqdm": True,
+        "log_level": "warning",
+        "use_cpu": not cuda,
+        "dataloader_pin_memory": cuda,
+    }
+
+
+def fit(trainer: Any, run: Run, progress: Progress) -> None:
+    """Train with one progress bar, a row a step in metrics.parquet, also of a run that fails."""
+    args = trainer.args
+    per_epoch = math.ceil(len(trainer.train_dataset) / args.train_batch_size)
+    steps = math.ceil(
+        math.ceil(per_epoch / args.gradient_accumulation_steps) * args.num_train_epochs
+    )
+    with progress.phase("training", steps) as advance:
+        recorder = _Recorder(run, advance)
+        trainer.add_callback(recorder)
+        try:
+            trainer.train()
+        finally:
+            run.append_metrics(recorder.rows)
+
+
+def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, run: Run, precision: str) -> None:
+    """Write `<run>/model`: weights as safetensors, adapters merged, tokenizer with its template."""
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    folder = run.path / "model"
+    (model.to(torch.bfloat16) if precision == "bf16" else model).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+class _Recorder(TrainerCallback):
+    """Keeps what the trainer logs of each step, and moves the bar."""
+
+    names = ("loss", "learning_rate", "grad_norm", "mean_token_accuracy", "accuracy", "margin")
+
+    def __init__(self, run: Run, advance: Any) -> None:
+        self.run, self.advance = run, advance
+        self.rows: list[dict[str, Any]] = []
+        self.last = time.monotonic()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
+            return
+        now = time.monotonic()
+        row = {"step": state.global_step - 1, "epoch": state.epoch, "seconds": now - self.last}
+        self.rows.append(row | {n: float(logs[n]) for n in self.names if n in logs})
+        self.last = now
+        self.advance(1)

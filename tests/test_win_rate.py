@@ -1,0 +1,252 @@
+"""Win rates: what they are, what they refuse, and what becomes of them over cells and seeds."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plc_core.evaluation.agreement import agreement, verdicts
+from plc_core.evaluation.cells import over_cells, over_seeds, win_rate_cells, with_kl
+from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, win_rate
+
+IDS = ["p0", "p1", "p2", "p3"]
+
+
+def rewards(*values, ids=None):
+    return pd.Series(values, index=ids or [f"p{i}" for i in range(len(values))], dtype=float)
+
+
+# ---- one comparison ---------------------------------------------------------------------------
+
+
+def test_ties_count_one_half_and_order_does_not_matter():
+    own = rewards(1.0, 2.0, 3.0, 5.0)  # two wins, one tie, one loss
+    other = rewards(4.0, 0.0, 2.0, 2.0, ids=["p3", "p0", "p1", "p2"])
+    result = win_rate(own, other)
+    assert (result.wins, result.ties, result.losses) == (3, 1, 0)
+    assert result.share.mean == 0.875
+    assert result.share.n == 4
+    assert 0.5 <= result.share.low <= 0.875 <= result.share.high <= 1
+    assert str(result.join) == "all 4 prompts compared"
+    assert result.note == ""
+
+
+def test_both_sides_of_a_comparison_sum_to_one():
+    rng = np.random.default_rng(0)
+    a, b = rewards(*rng.normal(size=200).round(1)), rewards(*rng.normal(size=200).round(1))
+    there, back = win_rate(a, b), win_rate(b, a)
+    assert there.share.mean + back.share.mean == pytest.approx(1)
+    assert there.sign.p == back.sign.p
+    assert there.wilcoxon.p == pytest.approx(back.wilcoxon.p)
+
+
+def test_the_paired_tests_are_scipys_over_prompts_that_are_no_tie():
+    own, other = rewards(*[2.0] * 8, 0.0, 1.0), rewards(*[1.0] * 10)
+    result = win_rate(own, other)  # 8 wins, 1 loss, 1 tie
+    assert result.sign.n == 9
+    assert result.sign.p == pytest.approx(2 * (1 + 9) / 2**9)
+    assert str(result.sign) == "sign test: p = 0.039 (n=9)"
+    assert result.wilcoxon.name == "Wilcoxon"
+    assert 0 < result.wilcoxon.p < 0.05
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(100):
+        wins = rng.random(80) < 0.6
+        share = win_rate(rewards(*wins), rewards(*np.full(80, 0.5))).share
+        covered += share.low <= 0.6 <= share.high
+    assert 88 <= covered <= 100
+
+
+def test_degenerate_comparisons_are_said():
+    same = win_rate(rewards(1.0, 2.0), rewards(1.0, 2.0))
+    assert same.note == "all 2 verdicts are a tie"
+    assert math.isnan(same.sign.p)
+    assert "p = n/a" in str(same.sign)
+    assert win_rate(rewards(2.0, 2.0), rewards(1.0, 1.0)).note == "all 2 verdicts are a win"
+    assert str(win_rate(rewards(), rewards())) == "n/a (n=0)"
+    assert win_rate(rewards(math.inf), rewards(0.0)).wins == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        (rewards(1, ids=["p0"]), "1 of 2 are missing (as 'p1')"),
+        (rewards(1, 1, 1), "1 are not in the baseline (as 'p2')"),
+        (rewards(1, 1, 1, ids=["p0", "p1", "p0"]), "rewards has 1 prompts twice, as 'p0'"),
+        (rewards(1, math.nan), "1 of 2 rewards are NaN on one side, as 'p1'"),
+        (rewards(1, 1, ids=[0, 1]), "Ids are int on one side and str on the other"),
+    ],
+)
+def test_sides_that_do_not_meet_are_refused_with_the_counts(own, sentence):
+    with pytest.raises(JoinError) as error:
+        win_rate(own, rewards(0, 0))
+    assert sentence in str(error.value)
+
+
+def test_common_prompts_are_compared_on_request_and_the_count_stays_with_the_result():
+    """Three of ten ids missing, one more without a number: the share is over six, and says so."""
+    own = rewards(*range(10)).drop(["p1", "p4", "p7"])
+    own["p9"] = math.nan
+    result = win_rate(own, rewards(*[4.5] * 10), incomplete="common")
+    assert result.join == JoinReport(matched=6, missing=3, extra=0, without_number=1)
+    assert result.share.n == 6
+    assert result.note.startswith("6 of 10 prompts compared: 3 missing, 0 not in the baseline, 1 ")
+    with pytest.raises(JoinError, match="twice"):  # which of the two would be a guess
+        win_rate(rewards(1, 2, ids=["p0", "p0"]), rewards(1), incomplete="common")
+
+
+def test_verdicts_of_a_pairwise_judge():
+    result = verdict_win_rate(rewards(1, 0.5, 0, 1))
+    assert (result.wins, result.ties, result.losses, result.share.mean) == (2, 1, 1, 0.625)
+    assert result.wilcoxon is None
+    with pytest.raises(JoinError, match=r"1 of 4 verdicts are NaN on one side, as 'p2'"):
+        verdict_win_rate(rewards(1, 0.5, math.nan, 1))
+    with pytest.raises(JoinError, match=r"1 of 5 are missing \(as 'p4'\)"):
+        verdict_win_rate(rewards(1, 0.5, 0, 1), prompts=[*IDS, "p4"])
+    with pytest.raises(JoinError, match=r"among these 2 is 7\."):
+        verdict_win_rate(rewards(1, 7))
+
+
+# ---- cells, seeds, KL ---------------------------------------------------------------------------
+
+
+def judged(**methods):
+    """Rewards of each method on benchmark a (4 prompts) and b (2 prompts)."""
+    rows = []
+    for method, values in methods.items():
+        for i, value in enumerate(values):
+            rows.append(
+                {
+                    "benchmark": "a" if i < 4 else "b",
+                    "method": method,
+                    "prompt_id": i,
+                    "reward": value,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+BASE = [1, 1, 1, 1, 1, 1]
+
+
+def test_cells_then_mean_and_worst():
+    table = win_rate_cells(judged(dpo=BASE, plc=[2, 2, 2, 0, 2, 1], sft=[0] * 6), "dpo")
+    columns = ["benchmark", "method", "n", "wins", "ties", "losses", "win_rate"]
+    assert table[columns].to_numpy().tolist() == [
+        ["a", "plc", 4, 3, 0, 1, 75.0],
+        ["b", "plc", 2, 1, 1, 0, 75.0],
+        ["a", "sft", 4, 0, 0, 4, 0.0],
+        ["b", "sft", 2, 0, 0, 2, 0.0],
+    ]  # fmt: skip
+    assert table["note"].tolist()[2] == "all 4 verdicts are a loss"
+    means = over_cells(table.replace({"win_rate": {0.0: 10.0}}), keys=["benchmark"])
+    assert means.to_numpy().tolist() == [["plc", 2, 75.0, 75.0, "a"], ["sft", 2, 10.0, 10.0, "a"]]
+
+
+def test_a_mean_over_other_cells_is_refused():
+    table = win_rate_cells(judged(dpo=BASE, plc=[2] * 6, sft=[0] * 6), "dpo")
+    with pytest.raises(JoinError, match=r"sft lacks 1 of 2 cells, as \('b',\)"):
+        over_cells(table.iloc[:3], keys=["benchmark"])
+    with pytest.raises(JoinError, match="plc has 3 rows for 2 cells"):
+        over_cells(pd.concat([table, table.iloc[:1]]), keys=["benchmark"])
+
+
+def test_a_cell_that_cannot_be_compared_says_which():
+    rows = judged(dpo=BASE, plc=[2] * 6)
+    with pytest.raises(JoinError, match=r"^benchmark a, method plc: The two sides answer diff"):
+        win_rate_cells(rows.drop(index=7), "dpo")
+    note = win_rate_cells(rows.drop(index=7), "dpo", incomplete="common")["note"].iloc[0]
+    assert "3 of 4 prompts compared" in note
+    with pytest.raises(JoinError, match="no rewards of the baseline 'DPO'"):
+        win_rate_cells(rows, "DPO")
+    with pytest.raises(JoinError, match="lack the columns model; they have benchmark"):
+        win_rate_cells(rows, "dpo", keys=("model",))
+    with pytest.raises(JoinError, match="no judged responses"):
+        win_rate_cells(rows.iloc[:0], "dpo")
+    with pytest.raises(JoinError, match="No method but the baseline"):
+        win_rate_cells(judged(dpo=BASE), "dpo")
+
+
+def test_seeds_as_mean_and_standard_deviation():
+    parts = [
+        judged(dpo=BASE, plc=values).assign(seed=seed)
+        for seed, values in ((42, [2] * 6), (43, [2, 2, 0, 0, 2, 0]))
+    ]
+    table = win_rate_cells(pd.concat(parts), "dpo")
+    seeds = over_seeds(table, keys=["benchmark"]).set_index("benchmark")
+    assert seeds.loc["a", ["seeds", "n", "win_rate"]].tolist() == [2, 4, 75.0]
+    assert seeds.loc["a", "sd"] == pytest.approx(np.std([100, 50], ddof=1))
+    assert math.isnan(over_seeds(table[table["seed"] == 42], keys=["benchmark"])["sd"].iloc[0])
+    with pytest.raises(JoinError, match="a, plc: a seed is there twice"):
+        over_seeds(pd.concat([table, table]), keys=["benchmark"])
+
+
+def test_every_seed_against_one_seed_of_the_baseline():
+    """As in the paper's seed table, where the baseline's other seeds have win rates too."""
+    parts = [judged(dpo=[seed] * 6, plc=[43] * 6).assign(seed=seed) for seed in (42, 43, 44)]
+    table = win_rate_cells(pd.concat(parts), "dpo", baseline_seed=42)
+    rates = table[table["benchmark"] == "a"].set_index(["method", "seed"])["win_rate"]
+    assert rates.to_dict() == {
+        ("plc", 42): 100.0,
+        ("dpo", 43): 100.0,
+        ("plc", 43): 100.0,
+        ("dpo", 44): 100.0,
+        ("plc", 44): 100.0,
+    }
+
+
+def test_kl_stands_beside_the_win_rates():
+    table = win_rate_cells(judged(dpo=BASE, plc=[2] * 6, sft=[0] * 6), "dpo")
+    table = with_kl(table, {"plc": rewards(1.0, 2.0, 3.0)})
+    kl = table.set_index(["method", "benchmark"])[["kl", "kl_low", "kl_high"]]
+    assert kl.loc[("plc", "a"), "kl"] == 2.0
+    assert kl.loc[("plc", "a"), "kl_low"] < 2.0 < kl.loc[("plc", "a"), "kl_high"]
+    assert kl.loc["sft"].isna().all(axis=None)
+    with pytest.raises(JoinError, match="1 of 2 log-ratios of 'plc' are NaN"):
+        with_kl(table, {"plc": rewards(1.0, math.nan)})
+
+
+# ---- two judges ---------------------------------------------------------------------------------
+
+
+def test_agreement_by_hand():
+    """Observed 3/4; by chance (2·2 + 1·2) / 16 = 3/8; kappa = (3/4 - 3/8) / (5/8) = 0.6."""
+    both = agreement(rewards(1, 1, 0, 0.5), rewards(1, 1, 0, 0))
+    assert both.raw.mean == 0.75
+    assert both.kappa.mean == pytest.approx((0.75 - 0.375) / 0.625)
+    assert both.decided.mean == 1.0
+    assert both.table.loc["tie", "loss"] == 1
+    assert str(both).startswith("agreement 0.750 [")
+
+
+def test_agreement_of_judges_that_see_the_same_with_noise():
+    rng = np.random.default_rng(0)
+    truth = rng.choice([0, 0.5, 1], 2000)
+    second = np.where(rng.random(2000) < 0.7, truth, rng.choice([0, 0.5, 1], 2000))
+    both = agreement(rewards(*truth), rewards(*second))
+    assert both.raw.mean == pytest.approx(0.8, abs=0.02)
+    assert both.kappa.low < 0.7 < both.kappa.high
+    assert both.kappa.high - both.kappa.low < 0.08
+
+
+def test_agreement_where_it_means_nothing():
+    same = agreement(rewards(1, 1, 1), rewards(1, 1, 1))
+    assert same.raw.mean == 1.0
+    assert math.isnan(same.kappa.mean)
+    assert "kappa n/a" in str(same)
+    with pytest.raises(JoinError, match="different prompts"):
+        agreement(rewards(1, 1), rewards(1))
+    with pytest.raises(JoinError, match=r"one is 2\."):
+        agreement(rewards(1, 2), rewards(1, 1))
+    assert str(agreement(rewards(), rewards())) == "n/a (n=0)"
+
+
+def test_scores_become_verdicts():
+    own, other = rewards(1.0, 2.0, math.nan), rewards(1.0, 1.0, 0.0)
+    shares = verdicts(own, other, incomplete="common")
+    assert shares.to_dict() == {"p0": 0.5, "p1": 1.0}
+    assert verdict_win_rate(shares).share.mean == win_rate(own, other, "common").share.mean
