@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -88,14 +90,25 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{path.parent} cannot hold runs: {error.strerror}.") from None
-    if not (path.is_dir() and _is_replaceable(path, str(info.get("kind")))):
-        try:
-            path.mkdir()
-        except FileExistsError:
-            raise RunError(taken(path)) from None
-        except OSError as error:
-            raise RunError(f"{path} cannot be made: {error.strerror}.") from None
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
+    if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
+        return _begun(path, info)
+    # Made beside its place and moved there whole: a kill leaves no name that is taken by nothing.
+    beside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
+    try:
+        beside.mkdir()
+        _begun(beside, info)
+        beside.rename(path)
+    except OSError as error:
+        if path.exists():
+            raise RunError(taken(path)) from None
+        raise RunError(f"{path} cannot be made: {error.strerror}.") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return Run(path, info)
+
+
+def _begun(path: Path, info: dict[str, Any]) -> Run:
     run = Run(path, info)
     run.set_status(state="queued", reason=None, by=os.environ.get(BATCH_VARIABLE))
     write_json(path / "run.json", info)

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pandas as pd
@@ -94,6 +95,8 @@ def attempt(settings, last=None, seconds=None):
                 threading.Timer(seconds, die).start()
             train(settings)
             os.write(writer, str(events.count).encode())
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode())
         finally:
             os._exit(1)
     os.close(writer)
@@ -101,7 +104,7 @@ def attempt(settings, last=None, seconds=None):
         count = answer.read()
     _, status = os.waitpid(child, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert killed or count, "an attempt ended with an error"
+    assert killed or count.isdecimal(), f"an attempt ended with an error: {count}"
     return killed, int(count or 0)
 
 
