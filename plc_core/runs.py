@@ -100,9 +100,8 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
         _begun(beside, info)
         beside.rename(path)
     except OSError as error:
-        if path.exists():
-            raise RunError(taken(path)) from None
-        raise RunError(f"{path} cannot be made: {error.strerror}.") from None
+        problem = taken(path) if path.exists() else f"{path} cannot be made: {error.strerror}."
+        raise RunError(problem) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return Run(path, info)

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -99,6 +100,31 @@ def _load_weights(model: str, path: str, tokens: int, dtype: str) -> PreTrainedM
         )
     disable_dropout(policy)
     return policy
+
+
+def load_classifier(
+    model: str, path: str, dtype: str, **options: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """The sequence-classification model at `path`, and the names of the tensors that it lacks.
+
+    Args:
+        model: what the user calls it.
+        options: of `from_pretrained`.
+
+    Raises:
+        ModelError: where there is no such model.
+    """
+    try:
+        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+            path,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"The reward model {model!r} cannot be loaded: {error}") from error
+    return loaded[0], sorted(loaded[1]["missing_keys"])
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:

@@ -14,9 +14,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from pydantic import Field
-from safetensors import SafetensorError
 from transformers import (
-    AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -26,11 +24,16 @@ from trl import RewardConfig, RewardTrainer
 
 from plc_core.analysis.statistics import wilson
 from plc_core.data import DataError, Pairs
-from plc_core.data.world import CHECKPOINT
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import DataConfig
 from plc_core.engine.conversations import conversation_ids, is_held_out
-from plc_core.engine.models import DTYPES, ModelError, describe, disable_dropout, load_tokenizer
+from plc_core.engine.models import (
+    ModelError,
+    describe,
+    disable_dropout,
+    load_classifier,
+    tokenizer_and_path,
+)
 from plc_core.engine.stages import StageConfig, fit, one_process, save_model, stage_arguments
 from plc_core.engine.templates import CannotRenderError, Turns, chat_format
 from plc_core.engine.tokens import tokenize_pairs
@@ -122,8 +125,8 @@ def load_reward_model(model: str, dtype: str = "fp32") -> RewardModel:
     Raises:
         ModelError: where there is no such model, it has not one label, or weights are missing.
     """
-    tokenizer = load_tokenizer(model)
-    loaded, missing = _load(model, dtype, {})
+    tokenizer, path = tokenizer_and_path(model)
+    loaded, missing = load_classifier(model, path, dtype)
     if missing:
         raise ModelError(f"{model!r} is no reward model: its weights lack {missing[0]!r}.")
     if loaded.config.num_labels != 1:
@@ -201,33 +204,17 @@ def _accuracy(model: RewardModel, held_out: Dataset) -> dict[str, Any]:
 
 
 def _fresh(config: RewardModelConfig) -> RewardModel:
-    tokenizer = load_tokenizer(config.model)
+    tokenizer, path = tokenizer_and_path(config.model)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     dtype = "bf16" if config.precision == "bf16" and config.lora_rank else "fp32"
-    model, missing = _load(config.model, dtype, {"num_labels": 1})
+    model, missing = load_classifier(config.model, path, dtype, num_labels=1)
     if other := [name for name in missing if name != "score.weight"]:
         raise ModelError(f"The weights of {config.model!r} lack {other[0]!r}.")
     # The reward is read at the last token that is no padding.
     model.config.pad_token_id = tokenizer.pad_token_id
     disable_dropout(model)
     return RewardModel(model, tokenizer)
-
-
-def _load(model: str, dtype: str, options: dict[str, Any]) -> tuple[PreTrainedModel, list[str]]:
-    folder = CHECKPOINT if model == "world" else project_path(model)
-    path = str(folder) if folder.is_dir() else model
-    try:
-        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            path,
-            dtype=DTYPES[dtype],
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"The reward model {model!r} cannot be loaded: {error}") from error
-    return loaded[0], sorted(loaded[1]["missing_keys"])
 
 
 def _data(config: RewardModelConfig) -> DataConfig:

@@ -44,7 +44,8 @@ def training_pairs(
         pool = _tie_pool(config, policy, tokenizer, progress)
         pairs = inject_ties(pairs, pool, config.tie_rate, config.seed)
     if config.flips == "random":
-        pairs = flip_labels(pairs, config.flip_rate, config.seed)
+        # Without flips the pairs stay the file that they were read into.
+        pairs = flip_labels(pairs, config.flip_rate, config.seed) if config.flip_rate else pairs
     elif config.margins_run is not None:
         run = open_run(resolve(project_path(config.runs_dir), config.margins_run))
         margins = final_margins(run, pairs, tokenizer, progress)

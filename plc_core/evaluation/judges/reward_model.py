@@ -12,18 +12,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import torch
-from safetensors import SafetensorError
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from plc_core.engine.models import (
-    DTYPES,
     ModelError,
     at_revision,
     disable_dropout,
+    load_classifier,
     model_identity,
     tokenizer_and_path,
 )
@@ -173,18 +168,8 @@ def load_reward_model(
         ModelError: as `RewardModelJudge` says.
     """
     tokenizer, path = tokenizer_and_path(model, revision)
-    try:
-        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            path,
-            dtype=DTYPES[dtype],
-            use_safetensors=True,
-            output_loading_info=True,
-            **at_revision(revision),
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"The reward model {model!r} cannot be loaded: {error}") from error
-    judge: PreTrainedModel = loaded[0]
-    if missing := sorted(loaded[1]["missing_keys"]):
+    judge, missing = load_classifier(model, path, dtype, **at_revision(revision))
+    if missing:
         raise ModelError(
             f"The weights of {model!r} lack {len(missing)} tensors, as {missing[0]!r}; they would "
             "be random numbers. Is it a reward model?"
