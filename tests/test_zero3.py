@@ -1,6 +1,6 @@
 """DeepSpeed's ZeRO-3 over two ranks, on CPUs: trained, interrupted and resumed as on one.
 
-accelerate offers DeepSpeed for GPUs only; the script below tells it that two CPU processes are such.
+accelerate offers DeepSpeed for GPUs only; the script tells it that two CPU processes are such.
 """
 
 import importlib.util
