@@ -42,7 +42,7 @@ def hard_pair_table(runs: Mapping[str, Mapping[float, Sequence[Run]]]) -> pd.Dat
     for method, by_rate in runs.items():
         for rate, own in by_rate.items():
             visits = pooled_visits(own)
-            marked = visits["flipped"].astype(bool)
+            marked = visits["flipped"]
             most = (visits["q_flip"] > visits[["q_clean", "q_tie"]].max(axis=1)).sum()
             area = auroc(visits["q_flip"], marked)
             found = {
