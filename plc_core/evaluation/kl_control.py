@@ -40,8 +40,13 @@ class Control(NamedTuple):
 
     @property
     def matched(self) -> bool:
-        """Whether the two KLs differ by at most a tenth of the target."""
-        return abs(self.kl.mean - self.target.mean) <= TOLERANCE * self.target.mean
+        """Whether the two KLs are above 0 and differ by at most a tenth of the target."""
+        return self.kl.mean > 0 and self.distance <= TOLERANCE * self.target.mean
+
+    @property
+    def distance(self) -> float:
+        """Between the two KLs, in nats."""
+        return abs(self.kl.mean - self.target.mean)
 
     def __str__(self) -> str:
         verdict = "" if self.matched else ", which is not matched"
@@ -102,7 +107,8 @@ def find_control(
         rounds: betas to try at most; one is enough where the first is within a tenth.
 
     Returns:
-        The nearest of all, `dpo` itself included; `matched` says whether it is near.
+        The nearest of all, `dpo` itself included; `matched` says whether it is near. Where a KL
+        is not above 0, as of policies that have hardly moved, no other beta is tried.
 
     Raises:
         RunError: from `train`, where runs are missing and not to be made.
@@ -110,14 +116,15 @@ def find_control(
     target = mean_kl(method)
     tried = {_beta(own): Control(_beta(own), list(own), mean_kl(own), target) for own in dpo}
     for _ in range(rounds):
-        if any(control.matched for control in tried.values()):
+        kls = [target.mean, *(control.kl.mean for control in tried.values())]
+        if min(kls) <= 0 or any(control.matched for control in tried.values()):
             break
         beta = matched_beta(target.mean, {b: c.kl.mean for b, c in tried.items()})
         if beta in tried:
             break
         runs = list(train(beta))
         tried[beta] = Control(beta, runs, mean_kl(runs), target)
-    return min(tried.values(), key=lambda c: abs(math.log(c.kl.mean / target.mean)))
+    return min(tried.values(), key=lambda control: control.distance)
 
 
 def win_rates(
