@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from plc_core.analysis import figures
 from plc_core.experiments import hard_pairs, label_noise, self_confirmation, ties
 from plc_core.experiments.hard_pairs import HardPairConfig
 from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
@@ -155,3 +156,19 @@ def test_a_report_keeps_its_runs_and_tables(asked, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(kept, table, check_dtype=False)
     # A second report of the name replaces the first.
     assert open_report(settings).path == report.path
+
+
+def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> None:
+    found = label_noise.noise_runs(config(NoiseConfig, tmp_path, rates=[0.0, 0.3]))
+    table = label_noise.noise_table(found)
+    lines = figures.win_rates_by_dose(table[table["baseline"] == SAME], "noise_rate", "η", CONTROL)
+    shown = [trace.name for trace in lines.data if trace.showlegend]
+    assert shown == ["PLC-DPO", CONTROL]
+    rows = table[(table["baseline"] == CLEAN) & (table["method"] != CONTROL)]
+    radar = figures.win_rate_radar(rows, "noise_rate", {0.3: "much"})
+    # DPO is no method at η = 0, where it is the baseline, and yet has its place in the legend.
+    assert sorted(trace.name for trace in radar.data if trace.showlegend) == ["DPO", "PLC-DPO"]
+    assert [title.text for title in radar.layout.annotations] == ["0.0", "much"]
+    first = radar.data[0]
+    assert first.r[0] == first.r[-1]
+    assert set(first.theta) == {"all prompts<br>greedy", "all prompts<br>sampled"}
