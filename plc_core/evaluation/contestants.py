@@ -38,7 +38,7 @@ class Contestant(NamedTuple):
 
     @property
     def seed(self) -> int:
-        return int(self._config.get("seed", 0))
+        return int(str(self._config.get("seed", 0)))
 
     @property
     def group(self) -> tuple[str, str, int]:

@@ -12,13 +12,14 @@ from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.generate import answer_store
 from plc_core.evaluation.policies import Decoding, LocalPolicy
-from plc_core.files import RunError, write_table
+from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run
 
 LOG_PROBS = pa.schema(
     {
         "prompt_id": pa.string(),
         "turn": pa.int64(),
+        "policy": pa.string(),
         "decoding": pa.string(),
         "policy_logp": pa.float64(),  # nats a response, its terminator included
         "reference_logp": pa.float64(),
@@ -33,12 +34,14 @@ def measure_log_ratios(
     reference: LocalPolicy,
     decoding: Decoding,
     row_tokens: int = 1024,
+    name: str = "trained",
 ) -> pd.DataFrame:
     """Log-probs of a run's sampled answers under its policy and its reference.
 
-    Writes generations/<benchmark>-log-probs.parquet; the mean of policy_logp - reference_logp
-    over answers sampled at temperature 1 estimates KL(policy || reference), in nats a response.
-    The tokens are those that were sampled, not the text's tokens.
+    Writes generations/<benchmark>-log-probs.parquet, where rows of other policies stay. The mean
+    of policy_logp - reference_logp over answers sampled at temperature 1 estimates
+    KL(policy || reference), in nats a response. The tokens are those that were sampled, which the
+    text does not always give back.
 
     Args:
         run: which holds the policy's answers to the benchmark.
@@ -47,6 +50,7 @@ def measure_log_ratios(
         reference: that training started from.
         decoding: of the answers, at temperature 1 over the whole distribution.
         row_tokens: of a packed row; a longer answer gets a row of its own.
+        name: of the policy, as in the answers' column `policy`.
 
     Raises:
         RunError: for another decoding, or where answers are not in the cache any more.
@@ -54,7 +58,7 @@ def measure_log_ratios(
     if decoding.temperature != 1 or decoding.top_p != 1:
         raise RunError(f"The KL is estimated from samples at temperature 1, not {decoding.label}.")
     answers = run.table(f"generations/{benchmark}.parquet")
-    own = answers[(answers["policy"] == "trained") & (answers["decoding"] == decoding.label)]
+    own = answers[(answers["policy"] == name) & (answers["decoding"] == decoding.label)]
     store = answer_store(policy, decoding)
     conversations = [json.loads(text) for text in own["conversation"]]
     keys = [policy.key(turns) for turns in conversations]
@@ -72,10 +76,16 @@ def measure_log_ratios(
     columns = {
         "prompt_id": own["prompt_id"].tolist(),
         "turn": own["turn"].tolist(),
+        "policy": own["policy"].tolist(),
         "decoding": own["decoding"].tolist(),
         "policy_logp": sides[0],
         "reference_logp": sides[1],
     }
     table = pa.table(columns, schema=LOG_PROBS)
-    write_table(run.path / "generations" / f"{benchmark}-log-probs.parquet", table)
+    path = run.path / "generations" / f"{benchmark}-log-probs.parquet"
+    if path.exists():
+        stays = read_table(path, filters=[("policy", "!=", name)])
+        write_table(path, pa.concat_tables([stays, table]))
+    else:
+        write_table(path, table)
     return table.to_pandas()

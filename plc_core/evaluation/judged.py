@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -11,7 +11,8 @@ from plc_core.analysis.statistics import bootstrap_mean
 from plc_core.evaluation.cells import win_rate_cells
 from plc_core.evaluation.contestants import GROUP, Contestant
 from plc_core.evaluation.win_rate import Incomplete, JoinError, verdict_win_rate
-from plc_core.files import RunError
+from plc_core.files import RunError, read_table
+from plc_core.runs import Run
 
 SFT = "SFT"
 """The method that training starts from: the reference's own answers."""
@@ -25,7 +26,7 @@ class Evaluation:
 
     Attributes:
         judged: one row an answer, or a prompt's turns averaged: `CELL`, method, seed, run,
-            prompt_id, turns, reward (NaN where the judge gave none).
+            prompt_id, category, turns, reward (NaN where the judge gave none).
         log_ratios: log(pi/pi_ref) of sampled answers, a row a prompt: dataset, model, seed,
             benchmark, method, prompt_id, log_ratio. No rows for servers.
         versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn;
@@ -102,14 +103,25 @@ class Evaluation:
             rows.append(dict(zip([*CELL, "method", "seed"], key, strict=True)) | numbers)
         return pd.DataFrame(rows)
 
+    def by_category(self) -> Evaluation:
+        """The same answers with every category of a benchmark as a benchmark of its own.
+
+        The KL stays that of all prompts. A benchmark without categories stays whole.
+        """
+        named = self.judged["category"] != ""
+        judged = self.judged.assign(
+            benchmark=self.judged["benchmark"].where(~named, self.judged["category"])
+        )
+        counts = judged.groupby("benchmark")["prompt_id"].nunique()
+        sizes = {str(name): int(count) for name, count in counts.items()}
+        return replace(self, judged=judged, versus=pd.DataFrame(), sizes=sizes)
+
     def only(self, **where: str) -> Evaluation:
         """The part whose columns equal `where`, as judge="gold"."""
         judged = self.judged
         for column, value in where.items():
             judged = judged[judged[column] == value]
-        return Evaluation(
-            judged, self.log_ratios, self.versus, self.baseline, self.sizes, self.incomplete
-        )
+        return replace(self, judged=judged)
 
 
 def read_evaluation(
@@ -134,6 +146,7 @@ def read_evaluation(
         RunError: where judgements are missing, or a prompt has other turns in another run.
     """
     frames, ratios = [], []
+    categories = {name: _categories(entries[0].run, name) for name in labels}
     for entry in entries:
         for benchmark, decodings in labels.items():
             for judge in judges:
@@ -148,12 +161,20 @@ def read_evaluation(
             if "sampled" in decodings:
                 ratios.append(_log_ratios(entry, benchmark, decodings["sampled"]))
     judged = pd.concat(frames, ignore_index=True)
+    pairs = zip(judged["benchmark"], judged["prompt_id"], strict=True)
+    judged["category"] = [categories[name].get(prompt, "") for name, prompt in pairs]
     _check_turns(judged)
     known = [frame for frame in ratios if frame is not None]
     columns = [*GROUP, "benchmark", "method", "prompt_id", "log_ratio"]
     together = pd.concat(known, ignore_index=True) if known else pd.DataFrame(columns=columns)
     verdicts = pd.concat(versus, ignore_index=True) if versus else pd.DataFrame()
     return Evaluation(judged, together, verdicts, baseline, sizes, incomplete)
+
+
+def _categories(run: Run, benchmark: str) -> dict[str, str]:
+    path = run.path / "generations" / f"{benchmark}.parquet"
+    table = read_table(path, ["prompt_id", "category"])
+    return dict(zip(table["prompt_id"].to_pylist(), table["category"].to_pylist(), strict=True))
 
 
 def _side(
@@ -225,4 +246,4 @@ def check_complete(evaluation: Evaluation) -> None:
     everyone = set(evaluation.judged["method"])
     for cell, methods in have.items():
         if lacking := sorted(everyone - methods):
-            raise JoinError(f"{', '.join(map(str, cell))} lacks {', '.join(lacking)}.")
+            raise JoinError(f"The cell {cell} lacks {', '.join(lacking)}.")
