@@ -204,6 +204,6 @@ def difference(part: pd.DataFrame) -> str:
 
 def best_of(table: pd.DataFrame, value: str = "win_rate") -> Mapping[str, str]:
     """The method with the largest mean of `value` for each decoding."""
-    means = table[table[value].notna()].groupby(["decoding", "method"], sort=False)[value].mean()
-    frame = means.unstack("decoding")
-    return {str(decoding): str(frame[decoding].idxmax()) for decoding in frame}
+    known = table[table[value].notna()]
+    means = known.pivot_table(value, "method", "decoding", sort=False)
+    return {str(decoding): str(means[decoding].idxmax()) for decoding in means}
