@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
-from plc_core.analysis.figures.win_rates import DECODING_COLOURS
+from plc_core.analysis.figures.methods import DECODING_COLOURS
 
 _TITLES = {
     "tau_dir": "τ_dir", "tau_tie": "τ_tie", "kappa": "κ", "gamma_max": "γ_max",

@@ -1,0 +1,64 @@
+"""Visits of one or several runs beside their pairs, and numbers as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from plc_core.analysis.audit import STATES
+from plc_core.files import RunError
+from plc_core.runs import Run
+
+Q = tuple(f"q_{state}" for state in STATES)
+"""The columns of the routing weights."""
+
+_PAIRS = [
+    *("pair_id", "source", "score_chosen", "score_rejected"),
+    *("flipped", "injected_tie", "warm", "oracle_state"),
+]
+_VISITS = ["pair_id", "step", "epoch", "margin", "z", *Q, "confidence", "weight"]
+
+
+def pooled_visits(runs: Sequence[Run]) -> pd.DataFrame:
+    """All visits of some runs (training seeds, mostly), each beside its pair's markers.
+
+    Columns: run, total_steps, those of the visits, and of the pair source, scores and markers.
+
+    Raises:
+        RunError: where a run has no visits yet, or visits to pairs that it does not have.
+    """
+    frames = []
+    for run in runs:
+        visits = run.visits(_VISITS)
+        if visits.empty:
+            raise RunError(f"The run {run.name!r} has no visits yet; train it to its end first.")
+        pairs = run.pairs()
+        joined = visits.merge(
+            pairs.reindex(columns=_PAIRS), on="pair_id", how="left", validate="many_to_one"
+        )
+        unknown = int((~visits["pair_id"].isin(pairs["pair_id"])).sum())
+        if unknown:
+            raise RunError(
+                f"The run {run.name!r} has {unknown:,} visits to pairs that are not in its "
+                "pairs.parquet; its files are not of one run."
+            )
+        steps = int(run.info.get("trained_steps") or visits["step"].max() + 1)
+        frames.append(joined.assign(run=run.name, total_steps=steps))
+    return pd.concat(frames, ignore_index=True)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number as text; "–" where there is none."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def between(value: float, low: float, high: float, digits: int = 3) -> str:
+    """A number with its interval as text, without brackets where the interval is not defined."""
+    text = number(value, digits)
+    if text == "–" or math.isnan(low) or math.isnan(high):
+        return text
+    return f"{text} [{number(low, digits)}, {number(high, digits)}]"
