@@ -16,7 +16,7 @@ from plc_core.analysis.figures.methods import seed_dots, win_rate_against_kl, wi
 from plc_core.analysis.figures.objectives import objective_curves
 from plc_core.analysis.figures.pairs import length_differences
 from plc_core.analysis.figures.rewards import reward_against_kl
-from plc_core.analysis.figures.sensitivity import recipe_radar, sweep_panels
+from plc_core.analysis.figures.sensitivity import sweep_panels
 from plc_core.analysis.figures.stages import sft_curves
 from plc_core.analysis.figures.studies import (
     correction_phases,
@@ -43,7 +43,6 @@ __all__ = [
     "objective_curves",
     "pair_trajectory",
     "q_against_z",
-    "recipe_radar",
     "reliability",
     "reward_against_kl",
     "routing_by_state",
