@@ -22,7 +22,8 @@ from plc_core.analysis.statistics import Floats, format_number, wilson
 class Calibration:
     """How far a forecast is from a probability.
 
-    `table` has one row a bin of equal width in [0, 1]: bin (its middle), n, forecast (its mean),
+    `table` has one row a bin of equal width up to the highest forecast that can be: bin (its
+    middle), n, forecast (its mean),
     share (how often the event was true), low, high (Wilson's 95 % interval of the share).
     `brier` and `nll` (nats) stand beside those of the base rate; `ece` is the mean absolute gap of
     the bins, weighted by n. All are NaN where n = 0. `missing` forecasts were NaN.
@@ -70,8 +71,14 @@ class Calibration:
         )
 
 
-def calibrate(forecast: Iterable[float], event: Iterable[bool], bins: int = 10) -> Calibration:
+def calibrate(
+    forecast: Iterable[float], event: Iterable[bool], bins: int = 10, top: float = 1.0
+) -> Calibration:
     """Compare `forecast` with whether `event` was true, both 1-d over the same pairs.
+
+    Args:
+        bins: of equal width between 0 and `top`.
+        top: the highest forecast that can be; higher ones are in the last bin.
 
     Raises:
         ValueError: for unequal lengths, or forecasts outside [0, 1] by more than rounding.
@@ -88,7 +95,7 @@ def calibrate(forecast: Iterable[float], event: Iterable[bool], bins: int = 10) 
             f"A forecast is a probability; these lie in [{values.min():g}, {values.max():g}]."
         )
     values = values.clip(0, 1)
-    table = _bins(values, true, bins)
+    table = _bins(values, true, bins, top)
     n = len(values)
     if not n:
         return Calibration(table, 0, missing, *[math.nan] * 7)
@@ -108,8 +115,8 @@ def calibrate(forecast: Iterable[float], event: Iterable[bool], bins: int = 10) 
     )
 
 
-def _bins(values: Floats, true: np.ndarray, bins: int) -> pd.DataFrame:
-    place = np.minimum((values * bins).astype(int), bins - 1)
+def _bins(values: Floats, true: np.ndarray, bins: int, top: float) -> pd.DataFrame:
+    place = np.minimum((values / top * bins).astype(int), bins - 1)
     rows = []
     for number in range(bins):
         inside = place == number
@@ -117,7 +124,7 @@ def _bins(values: Floats, true: np.ndarray, bins: int) -> pd.DataFrame:
         low, high = wilson(hits, n)
         rows.append(
             {
-                "bin": (number + 0.5) / bins,
+                "bin": top * (number + 0.5) / bins,
                 "n": n,
                 "forecast": values[inside].mean() if n else math.nan,
                 "share": hits / n if n else math.nan,

@@ -45,11 +45,18 @@ def state_calibration(
 ) -> dict[str, Calibration]:
     """Each weight as a forecast of its state, by column; `p_flip` only where visits have it.
 
-    Each is measured on all pairs, a pair of another state being "not".
+    Each is measured on all pairs, a pair of another state being "not". The bins of q_tie end at
+    its ceiling.
     """
     table = truth_of(visits, pairs)
+    highest = ceilings(visits)["tie"]
     return {
-        column: calibrate(table[column], table["oracle_state"] == state, bins)
+        column: calibrate(
+            table[column],
+            table["oracle_state"] == state,
+            bins,
+            top=highest if state == "tie" and highest > 0 else 1.0,
+        )
         for column, state in FORECASTS.items()
         if column in table and table[column].notna().any()
     }

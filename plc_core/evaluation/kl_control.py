@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -89,7 +89,7 @@ def matched_beta(target: float, known: Mapping[float, float]) -> float:
 
 def find_control(
     method: Sequence[Run],
-    dpo: Sequence[Run],
+    dpo: Sequence[Sequence[Run]],
     train: Callable[[float], Sequence[Run]],
     rounds: int = 2,
 ) -> Control:
@@ -97,18 +97,18 @@ def find_control(
 
     Args:
         method: its runs, one a seed.
-        dpo: plain DPO on the same data, one a seed.
+        dpo: plain DPO on the same data at one beta or more, each with one run a seed.
         train: gives plain DPO runs on that data at another beta, made where they are missing.
         rounds: betas to try at most; one is enough where the first is within a tenth.
 
     Returns:
-        The nearest of those tried, `dpo` itself among them; `matched` says whether it is near.
+        The nearest of all, `dpo` itself included; `matched` says whether it is near.
 
     Raises:
         RunError: from `train`, where runs are missing and not to be made.
     """
     target = mean_kl(method)
-    tried = {_beta(dpo): Control(_beta(dpo), list(dpo), mean_kl(dpo), target)}
+    tried = {_beta(own): Control(_beta(own), list(own), mean_kl(own), target) for own in dpo}
     for _ in range(rounds):
         if any(control.matched for control in tried.values()):
             break
@@ -219,7 +219,7 @@ def win_rates_shown(table: pd.DataFrame, keys: Sequence[str] = ("method",)) -> p
     return shown[[c for c in shown if c not in last] + last].fillna("–")
 
 
-def beyond_control(line: Mapping[str, float]) -> str:
+def beyond_control(line: Mapping[Any, Any]) -> str:
     """What a row of `win_rates` leaves of its win rate at like KL, in words."""
     if math.isnan(line["over_control"]):
         return "there is no control to say what a like KL does"

@@ -32,6 +32,7 @@ from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.engine.world_pairs import world_pairs
+from plc_core.evaluation.judges import RewardModelJudge
 from plc_core.files import RunError, project_path, read_table, write_table
 from plc_core.objective import Router
 from plc_core.objective.calibration import MarginCalibration
@@ -178,6 +179,31 @@ def with_votes(pairs: Pairs, seed: int, annotators: int = 4) -> Pairs:
         return reverse(batch, pd.Series(wanted, dtype=bool).to_numpy())
 
     return voted.map(by_majority)
+
+
+def pair_rewards(pairs: Pairs, model: str) -> pd.DataFrame:
+    """The rewards that a sequence-classification model gives both answers of each pair.
+
+    Args:
+        model: a reward model's folder, or its name on the hub.
+
+    Returns:
+        One row a pair: pair_id, reward_chosen, reward_rejected.
+    """
+    judge = RewardModelJudge(model)
+    table = pairs.table.select(["pair_id", "prompt", "chosen", "rejected"]).to_pandas()
+    conversation = [json.dumps([dict(turn) for turn in prompt]) for prompt in table["prompt"]]
+    found = {"pair_id": table["pair_id"]}
+    for side in ("chosen", "rejected"):
+        answers = pd.DataFrame(
+            {
+                "prompt_id": table["pair_id"],
+                "conversation": conversation,
+                "response": table[side],
+            }
+        )
+        found[f"reward_{side}"] = pd.Series([score.value for score in judge.score(answers)])
+    return pd.DataFrame(found)
 
 
 def corrupted_pairs(run: Run, **changes: Any) -> Pairs:

@@ -40,7 +40,8 @@ def reliability(found: Mapping[str, Mapping[str, Calibration]]) -> go.Figure:
             rows = own[column].table
             rows = rows[rows["n"] > 0]
             base = {"color": INK, "width": 2, "dash": _DASHES[number % len(_DASHES)]}
-            _line(figure, place, [0, 0.06], [own[column].base_rate] * 2, base)
+            edge = 0.06 * _reach(own[column].table)
+            _line(figure, place, [0, edge], [own[column].base_rate] * 2, base)
             figure.add_scatter(
                 x=rows["forecast"],
                 y=rows["share"],
@@ -61,11 +62,20 @@ def reliability(found: Mapping[str, Mapping[str, Calibration]]) -> go.Figure:
                 row=1,
                 col=place,
             )
-        figure.update_xaxes(title_text=f"mean {column}", range=[-0.03, 1.03], row=1, col=place)
+        top = max(_reach(own[column].table) for own in found.values() if column in own)
+        ends = [-0.03 * top, 1.03 * top]
+        figure.update_xaxes(title_text=f"mean {column}", range=ends, row=1, col=place)
+        figure.update_yaxes(range=ends, tickformat=".0%", row=1, col=place)
     _legend(figure, list(found))
-    figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%")
     figure.update_yaxes(title_text="share truly so", col=1)
     return finish(figure, 360).update_layout(legend_y=1.14, margin_t=86)
+
+
+def _reach(table: pd.DataFrame) -> float:
+    """The end of the axes: 1, or less where all forecasts are small, as those of ties."""
+    rows = table[table["n"] > 0]
+    highest = max(rows["forecast"].max(), rows["high"].max()) if len(rows) else 1.0
+    return 1.0 if highest > 0.5 else float(1.1 * highest)
 
 
 def _legend(figure: go.Figure, policies: list[str]) -> None:
@@ -104,16 +114,16 @@ def state_confusion(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
         rows=1, cols=len(known), subplot_titles=list(known), horizontal_spacing=0.16
     )
     for place, table in enumerate(known.values(), start=1):
-        cells = table.set_index(["true", "found"])
-        shares = [[cells.loc[(true, found), "share"] for found in STATES] for true in STATES]
-        counts = [[cells.loc[(true, found), "n"] for found in STATES] for true in STATES]
+        rows = {(row["true"], row["found"]): row for row in table.to_dict("records")}
+        shares = [[float(rows[true, found]["share"]) for found in STATES] for true in STATES]
+        counts = [[int(rows[true, found]["n"]) for found in STATES] for true in STATES]
         sizes = table.drop_duplicates("true").set_index("true")["of"]
         figure.add_heatmap(
             z=shares,
             x=[f"read as {name}" for name in STATES],
             y=[f"{name}<br>n = {sizes[name]:,}" for name in STATES],
             text=[
-                [f"{s:.0%}<br>{n:,}" if s == s else "–" for s, n in zip(*both, strict=True)]
+                [f"{s:.0%}<br>{n:,}" if s >= 0 else "–" for s, n in zip(*both, strict=True)]
                 for both in zip(shares, counts, strict=True)
             ],
             texttemplate="%{text}",

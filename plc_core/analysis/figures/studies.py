@@ -63,7 +63,7 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
                 row=1,
                 col=place,
             )
-            _name(figure, place, rows if len(rows) else table, measure, colour)
+            _name(figure, place, table[table["method"] == methods[0]], measure, colour)
     figure.add_hline(y=0.5, line={"color": INK, "dash": "dot", "width": 1}, row=1, col=3)
     _keys(figure, methods)
     figure.update_xaxes(title_text="share of reversed hard pairs η", tickformat=".0%")

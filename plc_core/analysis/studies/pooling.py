@@ -49,6 +49,35 @@ def pooled_visits(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def stacked_runs(runs: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Visits and pairs of several runs as if of one, each pair's id behind its run's name."""
+    visits, pairs = [], []
+    for run in runs:
+        seen, known = run.visits(), run.pairs()
+        visits.append(seen.assign(pair_id=f"{run.name}/" + seen["pair_id"].astype(str)))
+        pairs.append(known.assign(pair_id=f"{run.name}/" + known["pair_id"].astype(str)))
+    return pd.concat(visits, ignore_index=True), pd.concat(pairs, ignore_index=True)
+
+
+def of_calibration(scores: pd.DataFrame, calibration: str) -> pd.DataFrame:
+    """The rows of a probe's scores under one calibration, `checkpoint` or `self`.
+
+    Raises:
+        RunError: where there are none.
+    """
+    rows = scores[scores["calibration"] == calibration].reset_index(drop=True)
+    if rows.empty:
+        raise RunError(f"The probe was not scored under the calibration {calibration!r}.")
+    return rows
+
+
+def as_visits(scores: pd.DataFrame, calibration: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A probe's scores under one calibration as visits and pairs, as a run has them."""
+    rows = of_calibration(scores, calibration).assign(step=0)
+    routed = ["pair_id", "step", "margin", "z", *Q, "confidence"]
+    return rows[routed], rows.drop(columns=[*routed[1:], "calibration"])
+
+
 def number(value: float, digits: int = 3) -> str:
     """A number as text; "–" where there is none."""
     if math.isinf(value):

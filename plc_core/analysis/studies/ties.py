@@ -25,8 +25,7 @@ from plc_core.analysis.statistics import (
     mean_interval,
     read_aloud,
 )
-from plc_core.analysis.studies.pooling import between, number, pooled_visits
-from plc_core.files import RunError
+from plc_core.analysis.studies.pooling import as_visits, between, number, pooled_visits
 from plc_core.runs import Run
 
 _LABELS = ("source", "measure", "text")
@@ -34,24 +33,10 @@ _SCORES: dict[str, Side] = {"q_flip": "greater", "q_tie": "greater", "q_clean": 
 _RESAMPLES = 1000
 
 
-def of_calibration(scores: pd.DataFrame, calibration: str) -> pd.DataFrame:
-    """The rows of a probe's scores under one calibration, `checkpoint` or `self`.
-
-    Raises:
-        RunError: where there are none.
-    """
-    rows = scores[scores["calibration"] == calibration].reset_index(drop=True)
-    if rows.empty:
-        raise RunError(f"The probe was not scored under the calibration {calibration!r}.")
-    return rows
-
-
 def weak_gaps(scores: pd.DataFrame, calibration: str, share: float) -> TieSelectivity:
     """`audit.tie_selectivity` of a probe: held-out pairs, as in the paper."""
-    rows = of_calibration(scores, calibration).assign(step=0)
-    routed = ["pair_id", "step", "margin", "z", "q_clean", "q_flip", "q_tie", "confidence"]
-    pairs = rows.drop(columns=[*routed[1:], "calibration"])
-    return tie_selectivity(rows[routed], pairs, share)
+    visits, pairs = as_visits(scores, calibration)
+    return tie_selectivity(visits, pairs, share)
 
 
 def weak_gaps_shown(found: Mapping[str, TieSelectivity]) -> pd.DataFrame:
@@ -228,4 +213,22 @@ def direction_sentence(table: pd.DataFrame, method: str) -> str:
         f"{between(row['clean'], row['clean_low'], row['clean_high'])} "
         f"(n={row['n_clean']:,}): a factor of "
         f"{between(row['factor'], row['low'], row['high'], 2)}, in the paper {paper:g} at 5 %."
+    )
+
+
+def injected_ties_sentence(table: pd.DataFrame, policy: str) -> str:
+    """How the policy's q_tie and q_flip tell injected ties, by AUROC, beside the paper's."""
+    own = table[(table["policy"] == policy) & (table["calibration"] == "checkpoint")]
+    if own.empty or not own["n_injected"].max():
+        return f"{policy} was shown no injected tie, so nothing can be said."
+    paper = published("tie_pairs").set_index("score")["auroc"]
+    parts = [
+        f"{row['score']} with AUROC {between(row['auroc'], row['low'], row['high'])} "
+        f"({format_p(row['p_holm'], row['log10_p'])}; paper {paper[row['score']]:.3f})"
+        for row in own.to_dict("records")
+        if row["score"] != "q_clean"
+    ]
+    return (
+        f"The clean {policy} tells {own['n_injected'].iloc[0]:,} injected ties from "
+        f"{own['n_clean'].iloc[0]:,} unmodified pairs by {' and by '.join(parts)}."
     )
