@@ -12,6 +12,8 @@ from plc_core.analysis.figures.audit import (
     tie_selectivity,
 )
 from plc_core.analysis.figures.calibration import reliability, state_confusion
+from plc_core.analysis.figures.dynamics import dynamics_over_kl, training_dynamics
+from plc_core.analysis.figures.judges import judges_side_by_side
 from plc_core.analysis.figures.methods import seed_dots, win_rate_against_kl, win_rate_dots
 from plc_core.analysis.figures.objectives import objective_curves
 from plc_core.analysis.figures.pairs import length_differences
@@ -36,9 +38,11 @@ __all__ = [
     "direction_kept",
     "disagreement",
     "dose_response",
+    "dynamics_over_kl",
     "flip_distribution",
     "flip_reliability",
     "group_means",
+    "judges_side_by_side",
     "length_differences",
     "objective_curves",
     "pair_trajectory",
@@ -53,6 +57,7 @@ __all__ = [
     "tie_ceiling",
     "tie_selectivity",
     "training_curves",
+    "training_dynamics",
     "win_rate_against_kl",
     "win_rate_dots",
     "win_rate_radar",
