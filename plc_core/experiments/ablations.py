@@ -100,7 +100,7 @@ def ablation_sentence(against_full: pd.DataFrame) -> str:
             f"in {decoding} decoding {', '.join(worse) or 'none'} of {len(own)} variants loses to "
             f"the full method beyond the interval and {', '.join(better) or 'none'} wins"
         )
-    worst = paper.drop(FULL).idxmin()
+    worst = str(paper.drop(FULL).idxmin())
     return (
         f"Against the full method itself, {'; '.join(parts)}. In the paper the full method has "
         f"{paper[FULL]:.1f} % against DPO and the largest loss is {worst} ({paper[worst]:.1f} %)."

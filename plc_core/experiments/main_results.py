@@ -16,34 +16,37 @@ from plc_core.experiments.study import paper_name
 from plc_core.files import RunError
 
 
+DATASETS: dict[str, dict[str, Any]] = {
+    "flipped": {"flip_rate": 0.2},
+    "clean": {},
+    "annotator": {"annotator": True},
+}
+"""World pairs with random flips, without, and with one annotator's labels."""
+METHODS = ["cdpo", "rdpo-robust", "kto-pair", "rso", "gamma-po", "dr-dpo", "ropo", "re-po", "plc"]
+"""The rows of the paper's main table, of whose rDPO the robust one is taken."""
+
+
 class MainConfig(ContestConfig):
     """The parameters of `notebooks/02_main_results.ipynb`."""
 
     common: dict[str, Any] = Field(default_factory=dict)
     datasets: dict[str, dict[str, Any]] = Field(
-        default_factory=lambda: {
-            "20 % flipped": {"flip_rate": 0.2},
-            "clean": {},
-            "one annotator": {"annotator": True},
-        },
-        min_length=1,
+        default_factory=lambda: dict(DATASETS), min_length=1
     )  # names and parameters of 01_train; the first has all methods
     models: list[str] = Field(["world"], min_length=1)  # to start from
-    methods: list[str] = Field(
-        ["cdpo", "rdpo-robust", "kto-pair", "rso", "gamma-po", "dr-dpo", "ropo", "re-po", "plc"],
-        min_length=1,
-    )  # objectives beside dpo, on the first dataset
+    methods: list[str] = Field(default_factory=list)  # objectives beside dpo; none: `METHODS`
     transfer: list[str] = Field(["ropo", "plc"])  # objectives beside dpo, on the other datasets
 
 
 def main_entries(config: MainConfig) -> list[Contestant]:
     """Every method on the first dataset and those of `transfer` on the others, for every model."""
-    if odd := [name for name in config.transfer if name not in config.methods]:
+    methods = config.methods or METHODS
+    if odd := [name for name in config.transfer if name not in methods]:
         raise RunError(f"transfer has {', '.join(odd)}, which methods has not.")
     entries = []
     for model in config.models:
         for place, (dataset, shared) in enumerate(config.datasets.items()):
-            objectives = config.transfer if place else config.methods
+            objectives = config.transfer if place else methods
             variants = {paper_name(name): {"objective": name} for name in objectives}
             entries += entries_of(config, variants, dataset, {"model": model, **shared})
     return entries
@@ -92,7 +95,7 @@ def beside_the_paper(cells: pd.DataFrame) -> pd.DataFrame:
     main = published("main_results")
     aggregates = published("aggregates", table="tab:extended-generalization", dataset="all")
     rows: dict[str, dict[str, str]] = {}
-    for method in here["method"].unique():
+    for method in map(str, here["method"].unique()):
         if method.startswith(f"{DPO} "):
             continue
         row = rows.setdefault(method, {})
@@ -129,11 +132,11 @@ def main_sentence(table: pd.DataFrame, cells: pd.DataFrame) -> str:
     means = mean_and_worst(cells)
     means = means[~means["method"].str.startswith(DPO + " ") & (means["method"] != SFT)]
     best = [
-        f"{part.loc[part['mean'].idxmax(), 'method']} ({part['mean'].max():.1f} %) in {decoding}"
+        f"{part.sort_values('mean')['method'].iloc[-1]} ({part['mean'].max():.1f} %) in {decoding}"
         for decoding, part in means.groupby("decoding", sort=False)
     ]
-    paper = published("aggregates", table="tab:extended-generalization", dataset="all")
-    paper = paper[(paper["method"] == method) & (paper["statistic"] == "mean")]["win_rate"]
+    cells57 = {"table": "tab:extended-generalization", "dataset": "all", "statistic": "mean"}
+    paper = published("aggregates", **cells57, method=method)["win_rate"]
     said = f" The paper has {paper.iloc[0]:.1f} % for {method} over 57 cells." if len(paper) else ""
     return f"{finding(table, method)} The best mean over cells is {' and '.join(best)}.{said}"
 

@@ -54,8 +54,8 @@ def judge_accuracy(run: Run) -> str:
     held_out, pairs = run.info["held_out"], run.info["data"]["train"]
     right, low, high = (100 * held_out[name] for name in ("accuracy", "low", "high"))
     return (
-        f"The second judge is a reward model trained on {pairs:,} other pairs with clean labels; on "
-        f"{held_out['n']:,} held-out pairs it is right on {right:.1f} % [{low:.1f}, {high:.1f}]."
+        f"The second judge is a reward model trained on {pairs:,} other pairs with clean labels; "
+        f"on {held_out['n']:,} held-out pairs it is right on {right:.1f} % [{low:.1f}, {high:.1f}]."
     )
 
 
@@ -84,7 +84,8 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
         row["n", ""] = f"{own['n'].iloc[0]:,}"
         rows[method] = row
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
-    return frame.set_axis(pd.MultiIndex.from_tuples(frame.columns), axis=1).fillna("–")
+    columns = pd.MultiIndex.from_tuples([*frame.columns.to_flat_index()])
+    return frame.set_axis(columns, axis=1).fillna("–")
 
 
 def published_judge() -> pd.DataFrame:

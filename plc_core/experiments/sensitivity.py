@@ -69,12 +69,18 @@ def sweep_rows(table: pd.DataFrame, points: str) -> pd.DataFrame:
 
 def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a point: win rates against DPO and at like KL, the KL, and the paper's number."""
-    paper = published("sweeps").set_index(["hyperparameter", "value"])["win_rate"]
+    known = published("sweeps")
+    paper = {
+        (name, value): rate
+        for name, value, rate in zip(
+            known["hyperparameter"], known["value"], known["win_rate"], strict=True
+        )
+    }
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for (name, value, is_default), own in rows.groupby(
         ["hyperparameter", "value", "default"], sort=False
     ):
-        line = lines.setdefault((name, f"{value:g}{' (default)' if is_default else ''}"), {})
+        line = lines.setdefault((str(name), f"{value:g}{' (default)' if is_default else ''}"), {})
         for decoding, part in own.groupby("decoding", sort=False):
             line[f"{decoding}, against DPO"] = interval(part, "win_rate", "low", "high")
             line[f"{decoding}, at like KL"] = interval(part, "over", "over_low", "over_high")
@@ -85,8 +91,8 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
             for control, kl in zip(one["control"], one["control_kl"], strict=True)
         )
         line["n"] = f"{own['n'].iloc[0]:,}"
-        known = (name, value) in paper.index
-        line["paper, mean of 3"] = f"{paper[(name, value)]:.1f}" if known else "–"
+        rate = paper.get((str(name), float(str(value))))
+        line["paper, mean of 3"] = "–" if rate is None else f"{rate:.1f}"
     frame = pd.DataFrame(list(lines.values()))
     return frame.set_axis(pd.MultiIndex.from_tuples(list(lines), names=["hyperparameter", "value"]))
 
@@ -105,7 +111,7 @@ def ranges(rows: pd.DataFrame) -> pd.DataFrame:
     for (name, decoding), part in rows.groupby(["hyperparameter", "decoding"], sort=False):
         means = part.groupby("value")["win_rate"].mean()
         line = lines.setdefault(str(name), {})
-        line[decoding] = f"{means.min():.1f} to {means.max():.1f} ({len(means)} values)"
+        line[str(decoding)] = f"{means.min():.1f} to {means.max():.1f} ({len(means)} values)"
     for name, line in lines.items():
         low, high = paper.loc[name, ["range_low", "range_high"]]
         line["paper, greedy"] = f"{low:.1f} to {high:.1f} (4 values)"

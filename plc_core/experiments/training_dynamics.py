@@ -44,8 +44,9 @@ def at_share(table: pd.DataFrame, share: float = PAPER_SHARE) -> pd.DataFrame:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for (method, decoding), own in table.groupby(["method", "decoding"], sort=False):
         later = own[own["step"] > 0]
-        near = later.loc[(later["share"] - share).abs().idxmin()]
-        best, last = later.loc[later["reward"].idxmax()], later.loc[later["step"].idxmax()]
+        near = later.iloc[int((later["share"] - share).abs().argmin())]
+        best = later.iloc[int(later["reward"].argmax())]
+        last = later.iloc[int(later["step"].argmax())]
         start = own[own["step"] == 0].iloc[0]
         rows[(str(method), str(decoding))] = {
             f"win % against SFT near {share:.0%}": _win(near),
@@ -94,7 +95,7 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
             for name, rate in zip(near["method"], near["win_rate"], strict=True)
         )
         ends = later.loc[later.groupby("method")["step"].idxmax()]
-        below = list(ends[ends["high"] < 50]["method"])
+        below = [str(name) for name in ends[ends["high"] < 50]["method"]]
         falls = f"{', '.join(below)} end below SFT" if below else "nobody ends below SFT"
         share = f"{near['share'].iloc[0]:.0%} of training"
         parts.append(f"in {decoding} decoding {said} against SFT at {share}, and {falls}")
