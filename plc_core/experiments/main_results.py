@@ -15,7 +15,6 @@ from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
 from plc_core.experiments.study import paper_name
 from plc_core.files import RunError
 
-
 DATASETS: dict[str, dict[str, Any]] = {
     "flipped": {"flip_rate": 0.2},
     "clean": {},
