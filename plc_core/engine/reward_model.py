@@ -35,14 +35,20 @@ from plc_core.engine.reward_scoring import (
     load_reward_model,
     score_ids,
 )
-from plc_core.engine.stages import StageConfig, fit, one_process, save_model, stage_arguments
+from plc_core.engine.stages import (
+    StageConfig,
+    fit,
+    one_process,
+    open_stage,
+    save_model,
+    stage_arguments,
+)
 from plc_core.engine.templates import Turns
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.training_pairs import read_pairs
-from plc_core.files import project_path
 from plc_core.progress import Progress
 from plc_core.provenance import provenance
-from plc_core.runs import Run, create_run
+from plc_core.runs import Run
 
 _BATCH_TOKENS = 16_384 if torch.cuda.is_available() else 1024  # larger ones leave a CPU's caches
 
@@ -73,8 +79,9 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
     one_process()
-    info = {"kind": "reward-model", "config": config.model_dump()}
-    run = create_run(project_path(config.runs_dir), config.name, info)
+    run, checkpoint = open_stage(config, "reward-model")
+    if run.is_trained:
+        return run
     with run.running("preparing"):
         progress = Progress(run)
         set_seed(config.seed)
@@ -104,7 +111,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
             processing_class=reward.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        fit(trainer, run, progress)
+        fit(trainer, run, progress, checkpoint)
         save_model(trained, reward.tokenizer, run, config.precision)
         model = load_reward_model(str(run.path / "model"))
         run.update_info(

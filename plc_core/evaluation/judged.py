@@ -69,6 +69,8 @@ class Evaluation:
         Turns of a prompt are verdicts of their own, as the judge saw them.
         """
         rows = []
+        if self.versus.empty:
+            return pd.DataFrame()
         for key, own in self.versus.groupby([*CELL, "method", "seed"], sort=False):
             names = own["prompt_id"] + "/" + own["turn"].astype(str)
             result = verdict_win_rate(own.set_index(names)["win"], incomplete=self.incomplete)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from plc_core.evaluation.cells import over_cells
 from plc_core.evaluation.judged import CELL, SFT, Evaluation
+from plc_core.evaluation.kl_control import TOLERANCE
 from plc_core.evaluation.win_rate import JoinError, win_rate
 
 _GROUP = ["dataset", "model", "seed"]
@@ -120,13 +121,7 @@ def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
             row[f"win % at like KL, {decoding}"] = text
         one = own.drop_duplicates("seed")
         row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", digits=2)
-        known = one[one["control"].notna()]
-        row["its control (KL)"] = "; ".join(
-            dict.fromkeys(
-                f"{name} ({kl:.2f})"
-                for name, kl in zip(known["control"], known["control_kl"], strict=True)
-            )
-        )
+        row["its control (KL)"] = control_text(own)
         counts = sorted(set(own["n"]))
         row["prompts"] = ", ".join(map(str, counts))
         if (seeds := len(set(own["seed"]))) > 1:
@@ -137,6 +132,17 @@ def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
              for name in map(str, frame) if name.startswith(start)]  # fmt: skip
     frame = frame[[*order, *(name for name in frame if name not in order)]].replace("", "–")
     return frame if len(keys) > 1 else frame.set_axis(frame.index.get_level_values(0))
+
+
+def control_text(own: pd.DataFrame) -> str:
+    """The controls of a method's seeds with their KL, and whether it is far from the method's."""
+    lines = own[own["control"].notna()].drop_duplicates("seed")
+    texts = []
+    for line in lines.to_dict("records"):
+        near = abs(line["control_kl"] - line["kl"]) <= TOLERANCE * line["kl"]
+        far = "" if near else ", not matched"
+        texts.append(f"{line['control']} ({line['control_kl']:.2f}{far})")
+    return "; ".join(dict.fromkeys(texts))
 
 
 def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:
@@ -184,8 +190,9 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
         return f"{text}; no control of like KL was asked for."
     names = " and ".join(dict.fromkeys(one["control"].dropna()))
     return (
-        f"{text}; against the control of like KL ({names}, {one['control_kl'].mean():.2f} nats) it "
-        f"wins {' and '.join(left)}."
+        f"{text}; against the nearest control ({names}, {one['control_kl'].mean():.2f} nats"
+        f"{', not matched' if 'not matched' in control_text(one) else ''}) it wins "
+        f"{' and '.join(left)}."
     )
 
 

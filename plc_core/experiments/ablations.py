@@ -8,7 +8,7 @@ import pandas as pd
 
 from plc_core.analysis.paper import published
 from plc_core.evaluation.contestants import Contestant
-from plc_core.evaluation.results import interval
+from plc_core.evaluation.results import control_text, interval
 from plc_core.experiments.contest import ContestConfig, entries_of
 
 FULL = "PLC-DPO full"
@@ -73,11 +73,7 @@ def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFr
             row[f"{decoding}, against full"] = interval(full, "win_rate", "low", "high")
         one = own.drop_duplicates("seed")
         row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
-        known = one[one["control"].notna()]
-        row["control (KL)"] = "; ".join(
-            f"{control} ({kl:.2f})"
-            for control, kl in zip(known["control"], known["control_kl"], strict=True)
-        )
+        row["control (KL)"] = control_text(own)
         row["n"] = f"{own['n'].iloc[0]:,}"
         row["paper, mean of 4"] = f"{paper[name]:.1f}"
         rows[name] = row
@@ -97,11 +93,12 @@ def ablation_sentence(against_full: pd.DataFrame) -> str:
         worse = [said[name] for name, line in own.iterrows() if line["high"] < 50]
         better = [said[name] for name, line in own.iterrows() if line["low"] > 50]
         parts.append(
-            f"in {decoding} decoding {', '.join(worse) or 'none'} of {len(own)} variants loses to "
-            f"the full method beyond the interval and {', '.join(better) or 'none'} wins"
+            f"in {decoding} decoding {', '.join(worse) or 'none'} loses to it and "
+            f"{', '.join(better) or 'none'} wins"
         )
     worst = str(paper.drop(FULL).idxmin())
     return (
-        f"Against the full method itself, {'; '.join(parts)}. In the paper the full method has "
-        f"{paper[FULL]:.1f} % against DPO and the largest loss is {worst} ({paper[worst]:.1f} %)."
+        f"Of the six variants against the full method, {'; '.join(parts)}, beyond the interval. In "
+        f"the paper the full method has {paper[FULL]:.1f} % against DPO and the largest loss is "
+        f"{worst} ({paper[worst]:.1f} %)."
     )

@@ -13,7 +13,7 @@ from plc_core.evaluation.agreement import Agreement, agreement, verdicts
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.local_judge import local_judge
-from plc_core.evaluation.results import interval
+from plc_core.evaluation.results import control_text, interval
 from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
 from plc_core.experiments.study import paper_name
 from plc_core.runs import Run
@@ -76,11 +76,7 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
             row[head, "WR at like KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         row["KL, nats", ""] = interval(one, "kl", "kl_low", "kl_high", 2)
-        known = one[one["control"].notna()]
-        row["control (KL)", ""] = "; ".join(
-            f"{name} ({kl:.2f})"
-            for name, kl in zip(known["control"], known["control_kl"], strict=True)
-        )
+        row["control (KL)", ""] = control_text(own)
         row["n", ""] = f"{own['n'].iloc[0]:,}"
         rows[method] = row
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))

@@ -9,6 +9,7 @@ from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import mean_interval
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
+from plc_core.evaluation.results import control_text
 from plc_core.experiments.contest import PLC, ContestConfig, entries_of
 from plc_core.experiments.study import paper_name
 
@@ -53,11 +54,7 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
                 row[f"{decoding}, {head}"] = _spread(own[value])
         one = table[table["method"] == method].drop_duplicates("seed")
         row["KL, nats"] = _spread(one["kl"], digits=2)
-        row["control (KL)"] = "; ".join(
-            f"{control} ({kl:.2f})"
-            for control, kl in zip(one["control"], one["control_kl"], strict=True)
-            if pd.notna(kl)
-        )
+        row["control (KL)"] = control_text(one)
         for line in paper[paper["method"] == method].itertuples():
             row[f"paper, {line.benchmark}"] = f"{line.win_rate:.1f} ± {line.sd:.1f}"
         rows[method] = row

@@ -8,7 +8,7 @@ import pandas as pd
 
 from plc_core.analysis.paper import claim, published
 from plc_core.evaluation.contestants import Contestant
-from plc_core.evaluation.results import interval
+from plc_core.evaluation.results import control_text, interval
 from plc_core.experiments.contest import PLC, ContestConfig, entries_of
 
 RECIPES = ("conservative", "balanced", "aggressive")
@@ -86,10 +86,7 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
             line[f"{decoding}, at like KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         line["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
-        line["control (KL)"] = "; ".join(
-            f"{control} ({kl:.2f})"
-            for control, kl in zip(one["control"], one["control_kl"], strict=True)
-        )
+        line["control (KL)"] = control_text(own)
         line["n"] = f"{own['n'].iloc[0]:,}"
         rate = paper.get((str(name), float(str(value))))
         line["paper, mean of 3"] = "–" if rate is None else f"{rate:.1f}"

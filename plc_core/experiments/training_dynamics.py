@@ -95,7 +95,7 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
             for name, rate in zip(near["method"], near["win_rate"], strict=True)
         )
         ends = later.loc[later.groupby("method")["step"].idxmax()]
-        below = [str(name) for name in ends[ends["high"] < 50]["method"]]
+        below = list(ends[ends["high"] < 50]["method"].map(str))
         falls = f"{', '.join(below)} end below SFT" if below else "nobody ends below SFT"
         share = f"{near['share'].iloc[0]:.0%} of training"
         parts.append(f"in {decoding} decoding {said} against SFT at {share}, and {falls}")
