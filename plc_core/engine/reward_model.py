@@ -15,6 +15,7 @@ import torch
 from datasets import Dataset
 from pydantic import Field
 from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
+from transformers.utils import logging
 from trl import RewardConfig, RewardTrainer
 
 from plc_core.analysis.statistics import wilson
@@ -176,7 +177,13 @@ def _fresh(config: RewardModelConfig) -> RewardModel:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     dtype = "bf16" if config.precision == "bf16" and config.lora_rank else "fp32"
-    model, missing = load_classifier(config.model, path, dtype, num_labels=1)
+    # That the head is new is meant here; transformers would warn of it with a table.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, missing = load_classifier(config.model, path, dtype, num_labels=1)
+    finally:
+        logging.set_verbosity(verbosity)
     if other := [name for name in missing if name != "score.weight"]:
         raise ModelError(f"The weights of {config.model!r} lack {other[0]!r}.")
     # The reward is read at the last token that is no padding.

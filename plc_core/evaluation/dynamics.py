@@ -14,7 +14,6 @@ from plc_core.evaluation.divergence import measure_log_ratios
 from plc_core.evaluation.generate import generate
 from plc_core.evaluation.judges.named import named_judge
 from plc_core.evaluation.standing import (
-    WORLD,
     Bench,
     EvaluationConfig,
     is_answered,
@@ -41,8 +40,7 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
     Raises:
         RunError: where a run has one checkpoint only, or is not trained to its end.
     """
-    source = config.benchmarks[0]
-    bench = open_bench(f"{WORLD}-{config.eval_prompts}" if source == WORLD else source, config)
+    bench = open_bench(config.benchmarks[0], config, checkpoints=True)
     judge = named_judge(config.judges[0])
     rows = []
     for method, run in runs.items():

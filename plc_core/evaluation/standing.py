@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.benchmarks import Benchmark, load_benchmark
 from plc_core.evaluation.judges.judgements import score_generations
@@ -45,17 +46,23 @@ class Bench(NamedTuple):
     decodings: dict[str, Decoding] | None
 
 
-def open_bench(source: str, config: EvaluationConfig) -> Bench:
-    """The benchmark of a parameter; DataError where there is none."""
-    if source == WORLD:
+def open_bench(source: str, config: EvaluationConfig, checkpoints: bool = False) -> Bench:
+    """The benchmark of a parameter; DataError where there is none.
+
+    With `checkpoints` the world's answers are made here too: training answers with its last
+    checkpoint alone.
+    """
+    if source == WORLD and not checkpoints:
         prompts = load_benchmark(WORLD, limit=config.eval_prompts)
         world = Benchmark(WORLD, prompts.prompts, prompts.origin)
         return Bench(world, {kind: kind for kind in config.decodings}, None)
     path, _, part = source.partition("#")
-    prompts = load_benchmark(path, part=part or None, limit=config.prompt_limit)
+    limit = config.eval_prompts if source == WORLD else config.prompt_limit
+    prompts = load_benchmark(path, part=part or None, limit=limit)
+    most = RESPONSE_TOKENS if source == WORLD else config.max_new_tokens
     kinds: dict[str, Decoding] = {
-        "greedy": Decoding(config.max_new_tokens),
-        "sampled": Decoding(config.max_new_tokens, temperature=1.0),
+        "greedy": Decoding(most),
+        "sampled": Decoding(most, temperature=1.0),
     }
     decodings: dict[str, Decoding] = {kind: kinds[kind] for kind in config.decodings}
     return Bench(prompts, {kind: d.label for kind, d in decodings.items()}, decodings)

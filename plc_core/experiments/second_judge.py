@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import Field
 
 from plc_core.analysis.paper import published
-from plc_core.analysis.statistics import spearman
+from plc_core.analysis.statistics import MeanInterval, spearman
 from plc_core.evaluation.agreement import Agreement, agreement, verdicts
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
@@ -47,6 +49,14 @@ def judges_setup(config: JudgesConfig) -> Judges:
     run = local_judge(config.runs_dir, config.make, **config.judge)
     names = [str(run.path / "model") if name == TRAINED else name for name in config.judges]
     return Judges(entries, config.model_copy(update={"judges": names}), run)
+
+
+def with_names(evaluation: Evaluation, judge: Run | None) -> Evaluation:
+    """The evaluation with the trained judge called so, and not by its folder."""
+    if judge is None:
+        return evaluation
+    judged = evaluation.judged
+    return replace(evaluation, judged=judged.replace({"judge": {judge.name: TRAINED}}))
 
 
 def judge_accuracy(run: Run) -> str:
@@ -103,7 +113,7 @@ def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agr
     first, second = list(dict.fromkeys(judged["judge"]))[:2]
     rows, found = {}, {}
     for decoding, part in judged.groupby("decoding", sort=False):
-        for method in [m for m in evaluation.methods if m not in (DPO, SFT)]:
+        for method in [m for m in evaluation.methods if m != SFT and not m.startswith(DPO)]:
             sides = []
             for judge in (first, second):
                 scores = part[part["judge"] == judge]
@@ -115,12 +125,12 @@ def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agr
             key = f"{method}, {decoding}"
             found[key] = both
             correlation = spearman(sides[0][1], sides[1][1].loc[sides[0][1].index])
-            kappa = both.kappa
+            rho = (correlation.rho, correlation.low, correlation.high)
             rows[(method, str(decoding))] = {
                 "same verdict": _share(both.raw),
-                "Cohen's kappa": f"{kappa.mean:.2f} [{kappa.low:.2f}, {kappa.high:.2f}]",
+                "Cohen's kappa": _bounds(*both.kappa[:3]),
                 "same winner, no ties": f"{_share(both.decided)} (n={both.decided.n:,})",
-                "Spearman of scores": str(correlation),
+                "Spearman of scores": _bounds(*rho),
                 "n": f"{both.raw.n:,}",
             }
     frame = pd.DataFrame(list(rows.values()))
@@ -143,5 +153,11 @@ def judges_sentence(table: pd.DataFrame) -> str:
     return f"Against DPO on the same data {method} wins {'; '.join(parts)}."
 
 
-def _share(value: object) -> str:
-    return f"{100 * value.mean:.0f} % [{100 * value.low:.0f}, {100 * value.high:.0f}]"  # type: ignore[attr-defined]
+def _share(value: MeanInterval) -> str:
+    if not value.n:
+        return "n/a"
+    return f"{100 * value.mean:.0f} % [{100 * value.low:.0f}, {100 * value.high:.0f}]"
+
+
+def _bounds(value: float, low: float, high: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
