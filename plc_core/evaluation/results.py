@@ -138,11 +138,11 @@ def control_text(own: pd.DataFrame) -> str:
     """The controls of a method's seeds with their KL, and whether it is far from the method's."""
     lines = own[own["control"].notna()].drop_duplicates("seed")
     texts = []
-    for line in lines.to_dict("records"):
-        near = abs(line["control_kl"] - line["kl"]) <= TOLERANCE * line["kl"]
-        far = "" if near else ", not matched"
-        texts.append(f"{line['control']} ({line['control_kl']:.2f}{far})")
-    return "; ".join(dict.fromkeys(texts))
+    for name, part in lines.groupby("control", sort=False):
+        far = (part["control_kl"] - part["kl"]).abs() > TOLERANCE * part["kl"]
+        kls = ", ".join(f"{kl:.2f}" for kl in part["control_kl"])
+        texts.append(f"{name} ({kls}{', not matched' if far.any() else ''})")
+    return "; ".join(texts)
 
 
 def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:

@@ -10,7 +10,7 @@ from plc_core.analysis.statistics import mean_interval
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.results import control_text
-from plc_core.experiments.contest import PLC, ContestConfig, entries_of
+from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
 from plc_core.experiments.study import paper_name
 
 
@@ -55,6 +55,7 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         one = table[table["method"] == method].drop_duplicates("seed")
         row["KL, nats"] = _spread(one["kl"], digits=2)
         row["control (KL)"] = control_text(one)
+        row["seeds × prompts"] = f"{len(one)} × {one['n'].iloc[0]:,}"
         for line in paper[paper["method"] == method].itertuples():
             row[f"paper, {line.benchmark}"] = f"{line.win_rate:.1f} ± {line.sd:.1f}"
         rows[method] = row
@@ -63,7 +64,7 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def seed_sentence(table: pd.DataFrame) -> str:
+def seed_sentence(fixed: pd.DataFrame, table: pd.DataFrame) -> str:
     """Whether what a method wins against its seed's DPO is larger than what seeds do."""
     method = PLC if PLC in set(table["method"]) else str(table["method"].iloc[-1])
     parts = []
@@ -74,9 +75,12 @@ def seed_sentence(table: pd.DataFrame) -> str:
             f"{left.mean:.1f} % [{left.low:.1f}, {left.high:.1f}] against the DPO of like KL "
             f"({_verdict(left)})"
         )
+    others = fixed[fixed["method"] == DPO].groupby("decoding", sort=False)["win_rate"].mean()
+    alone = " and ".join(f"{rate:.1f} % {decoding}" for decoding, rate in others.items())
     return (
         f"Over {own.n} seeds {method} wins {'; '.join(parts)}: means with Student's 95 % "
-        "intervals over seeds."
+        f"intervals over seeds. DPO's own other seeds win {alone} against its first, which is how "
+        "much one fixed reference decides."
     )
 
 
@@ -84,7 +88,11 @@ def _verdict(value: object) -> str:
     low, high = value.low, value.high  # type: ignore[attr-defined]
     if low > 50:
         return "more than half beyond the seeds' spread"
-    return "less than half beyond the seeds' spread" if high < 50 else "seeds differ as much"
+    return (
+        "less than half beyond the seeds' spread"
+        if high < 50
+        else "not told from 50"
+    )
 
 
 def _spread(values: pd.Series, digits: int = 1) -> str:

@@ -96,7 +96,7 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
         )
         ends = later.loc[later.groupby("method")["step"].idxmax()]
         below = list(ends[ends["high"] < 50]["method"].map(str))
-        falls = f"{', '.join(below)} end below SFT" if below else "nobody ends below SFT"
+        falls = f"{' and '.join(below)} end below SFT" if below else "nobody ends below SFT"
         share = f"{near['share'].iloc[0]:.0%} of training"
         parts.append(f"in {decoding} decoding {said} against SFT at {share}, and {falls}")
     claims = published("claims", dataset="HH-RLHF").set_index("quantity")
