@@ -6,7 +6,7 @@ import pandas as pd
 from pydantic import Field
 
 from plc_core.analysis.paper import published
-from plc_core.analysis.statistics import mean_interval
+from plc_core.analysis.statistics import MeanInterval, mean_interval
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.results import control_text
@@ -84,15 +84,12 @@ def seed_sentence(fixed: pd.DataFrame, table: pd.DataFrame) -> str:
     )
 
 
-def _verdict(value: object) -> str:
-    low, high = value.low, value.high  # type: ignore[attr-defined]
-    if low > 50:
+def _verdict(value: MeanInterval) -> str:
+    if value.low > 50:
         return "more than half beyond the seeds' spread"
-    return (
-        "less than half beyond the seeds' spread"
-        if high < 50
-        else "not told from 50"
-    )
+    if value.high < 50:
+        return "less than half beyond the seeds' spread"
+    return "no difference shown"
 
 
 def _spread(values: pd.Series, digits: int = 1) -> str:

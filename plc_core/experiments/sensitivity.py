@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pandas as pd
+from pydantic import Field
 
 from plc_core.analysis.paper import claim, published
 from plc_core.evaluation.contestants import Contestant
@@ -12,22 +13,26 @@ from plc_core.evaluation.results import control_text, interval
 from plc_core.experiments.contest import PLC, ContestConfig, entries_of
 
 RECIPES = ("conservative", "balanced", "aggressive")
+Hyperparameter = Literal["tau_dir", "tau_tie", "kappa", "gamma_max", "rho_warm", "alpha"]
 _OPTION = {"rho_warm": "warmup"}  # the objective's name of the paper's symbol
 
 
 class SensitivityConfig(ContestConfig):
     """The parameters of `notebooks/10_sensitivity.ipynb`."""
 
+    hyperparameters: list[Hyperparameter] = Field(default_factory=list)  # to sweep; none: all six
     points: Literal["ends", "all"] = "ends"  # of the paper's grids: both ends, or all four values
 
 
-def grid(points: str = "all") -> list[tuple[str, float]]:
+def grid(config: SensitivityConfig) -> list[tuple[str, float]]:
     """The paper's sweep: hyperparameter and value, the default left out as it is another run."""
     table = published("sweeps")
     pairs = []
     for name, part in table.groupby("hyperparameter", sort=False):
+        if config.hyperparameters and name not in config.hyperparameters:
+            continue
         values = sorted(part["value"])
-        chosen = [values[0], values[-1]] if points == "ends" else values
+        chosen = [values[0], values[-1]] if config.points == "ends" else values
         pairs += [(str(name), float(value)) for value in chosen]
     return pairs
 
@@ -47,16 +52,16 @@ def sensitivity_entries(config: SensitivityConfig) -> list[Contestant]:
     variants: dict[str, dict[str, Any]] = {PLC: {"objective": "plc"}}
     for recipe in RECIPES[:2]:
         variants[f"{PLC} {recipe}"] = {"objective": "plc", "recipe": recipe}
-    for name, value in grid(config.points):
+    for name, value in grid(config):
         option = {_OPTION.get(name, name): value}
         variants[label(name, value)] = {"objective": "plc", "objective_options": option}
     return entries_of(config, variants)
 
 
-def sweep_rows(table: pd.DataFrame, points: str) -> pd.DataFrame:
+def sweep_rows(table: pd.DataFrame, config: SensitivityConfig) -> pd.DataFrame:
     """Results by hyperparameter and value, the default among each hyperparameter's values."""
-    places = [(name, value, label(name, value), False) for name, value in grid(points)]
-    names = list(dict.fromkeys(name for name, _ in grid(points)))
+    places = [(name, value, label(name, value), False) for name, value in grid(config)]
+    names = list(dict.fromkeys(name for name, _ in grid(config)))
     places += [(name, default(name), PLC, True) for name in names]
     known = pd.DataFrame(places, columns=["hyperparameter", "value", "method", "default"])
     rows = known.merge(table, on="method")
