@@ -1,5 +1,6 @@
-"""Which runs a question needs, and how they come about: trained once, shared by what they are."""
+"""Experiments: runs that are planned by content, shared between notebooks, and made once."""
 
-from plc_core.experiments.planning import PlannedRun, plan_runs, ready_runs
+from plc_core.experiments.planning import PlannedRun, plan_runs
+from plc_core.experiments.ready import ready_runs
 
 __all__ = ["PlannedRun", "plan_runs", "ready_runs"]

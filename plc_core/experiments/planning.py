@@ -1,35 +1,51 @@
-"""Runs named by their content, so that notebooks share them, and made where they are missing."""
+"""Training runs named by their content, so that the same training is never done twice."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
-import shlex
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError, project_path
-from plc_core.jobs import run_jobs
-from plc_core.parameters import checked
-from plc_core.runs import Run, open_run, resolve
+from plc_core.parameters import ParameterError, checked
 
-_NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-_WORLD = "world"  # the recipe that is 01_train's own defaults
-_NOT_CONTENT = {"name", "runs_dir", "resume"}
-_SHOWN = 3
+TRAIN_NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01_train.ipynb"
+NOT_CONTENT = ("name", "runs_dir", "resume")
+"""Parameters that do not change what is trained."""
+
+_RECIPES = TRAIN_NOTEBOOK.parent / "recipes"
+_READABLE = {
+    "beta": "beta",
+    "flip_rate": "flip",
+    "tie_rate": "tie",
+    "warm_share": "warm",
+    "epochs": "epochs",
+}
 
 
-class PlannedRun(NamedTuple):
-    """A run of 01_train that a study asks for."""
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training run that an experiment needs.
 
-    label: str  # of the variant
+    Attributes:
+        label: the variant's name in the experiment's tables.
+        seed: of pairs, corruption, order and adapters.
+        parameters: of `notebooks/01_train.ipynb` where they differ from the defaults, without name.
+        name: of the run folder: readable, and a hash of everything that is trained.
+    """
+
+    label: str
     seed: int
-    name: str  # by the content of all its parameters
-    parameters: dict[str, Any]  # those that differ from the notebook's defaults, without a name
+    parameters: Mapping[str, Any]
+    name: str
 
 
 def plan_runs(
@@ -38,97 +54,99 @@ def plan_runs(
     seeds: Sequence[int],
     common: Mapping[str, Any] | None = None,
 ) -> list[PlannedRun]:
-    """The runs of all variants and seeds, under names that say what they are.
+    """The training runs of an experiment: every variant with every seed.
 
     Args:
-        recipe: "world", or a file of notebooks/recipes by its name without ending.
-        variants: parameters of 01_train by label; they come before `common`, and that before the
-            recipe.
-        seeds: one run a variant and seed.
-        common: parameters of all variants.
+        recipe: a name in `notebooks/recipes`, as "world" or "paper/qwen2.5-1.5b", or a path to a
+            YAML file of parameters of `notebooks/01_train.ipynb`.
+        variants: for each label, the parameters that make it.
+        seeds: those to train each variant with.
+        common: parameters of all variants; a variant's own win over them, and they over the recipe.
 
     Raises:
-        ParameterError: for an unknown parameter or a wrong value.
         RunError: where there is no such recipe.
+        ParameterError: for an unknown parameter or a wrong value, before anything runs.
     """
-    base = {**_recipe(recipe), **(common or {})}
-    defaults = TrainConfig.model_validate({"name": "x"}).model_dump(exclude=_NOT_CONTENT)
-    planned = []
-    for label, changes in variants.items():
-        for seed in seeds:
-            given = {k: v for k, v in {**base, **changes}.items() if k not in _NOT_CONTENT}
-            config = checked({**given, "seed": seed, "name": "x"}, TrainConfig)
-            content = config.model_dump(exclude=_NOT_CONTENT)
-            # By what differs: a parameter that comes later does not rename the runs before it.
-            values = {k: v for k, v in content.items() if v != defaults[k]}
-            digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
-            name = f"{content['objective']}-s{seed}-{digest}"
-            planned.append(PlannedRun(label, seed, name, values))
-    return planned
+    if not variants or not seeds:
+        raise ParameterError("An experiment needs at least one variant and one seed.")
+    if len(set(seeds)) != len(seeds):
+        raise ParameterError(f"The seeds {list(seeds)} have one of them twice.")
+    base = {**read_recipe(recipe), **(common or {})}
+    return [
+        planned(label, {**base, **changes, "seed": seed})
+        for label, changes in variants.items()
+        for seed in seeds
+    ]
 
 
-def ready_runs(
-    planned: Sequence[PlannedRun], runs_dir: str = "runs", make: bool = True, workers: int = 2
-) -> dict[str, list[Run]]:
-    """The runs of each label in the order of the plan; what is missing is trained first.
-
-    Args:
-        runs_dir: where run folders lie.
-        make: False trains nothing.
-        workers: runs that train at once.
-
-    Raises:
-        RunError: where runs are missing and not to be made, which and how to make them; or where
-            they could not be made, with the reasons.
-    """
-    folder = project_path(runs_dir)
-    missing = {p.name: p for p in planned if not _is_ready(resolve(folder, p.name))}
-    if missing and not make:
-        raise RunError(_how_to_make(list(missing.values()), runs_dir))
-    if missing:
-        jobs = [{**p.parameters, "name": p.name, "runs_dir": str(folder)} for p in missing.values()]
-        if errors := run_jobs(_NOTEBOOKS / "01_train.ipynb", jobs, workers):
-            raise RunError(" ".join(errors))
-    found: dict[str, list[Run]] = {}
-    for p in planned:
-        found.setdefault(p.label, []).append(open_run(resolve(folder, p.name)))
-    return found
-
-
-def _is_ready(path: Path) -> bool:
+def planned(label: str, parameters: Mapping[str, Any]) -> PlannedRun:
+    """One run with these parameters, under the name that its content gives it."""
+    content = {k: v for k, v in parameters.items() if k not in NOT_CONTENT}
     try:
-        run = open_run(path)
-        return run.is_trained and run.status["state"] == "done"
-    except (RunError, KeyError):
-        return False
+        config = checked({**content, "name": "planned"}, TrainConfig)
+    except ParameterError as error:
+        raise ParameterError(f"The variant {label!r}: {error}") from None
+    values = training_content(config)
+    return PlannedRun(label, config.seed, values, _name(config, values))
 
 
-def _how_to_make(missing: Sequence[PlannedRun], runs_dir: str) -> str:
-    labels = [f"{p.label} (seed {p.seed})" for p in missing]
-    more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-    first = missing[0]
-    options = [("name", first.name), ("runs_dir", runs_dir), *sorted(first.parameters.items())]
-    command = " ".join(f"-p {name} {shlex.quote(json.dumps(v))}" for name, v in options)
-    return (
-        f"{len(missing)} runs are missing in {runs_dir}: {', '.join(labels[:_SHOWN])}{more}. Set "
-        "make to true to train them, or make the first with: python -m plc_core.batch "
-        f"notebooks/01_train.ipynb {command}"
-    )
+def training_content(config: TrainConfig) -> dict[str, Any]:
+    """What `config` trains: the parameters that differ from the defaults and are content."""
+    values = config.model_dump(exclude_defaults=True)
+    if options := values.get("objective_options"):
+        values["objective_options"] = _without_defaults(config.objective, options)
+        if not values["objective_options"]:
+            del values["objective_options"]
+    return {k: v for k, v in values.items() if k not in NOT_CONTENT}
 
 
-def _recipe(name: str) -> dict[str, Any]:
-    if name == _WORLD:
-        return {}
-    path = _NOTEBOOKS / "recipes" / f"{name}.yaml"
+def content_hash(values: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits of a hash of `values`, whatever their order."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    """The parameters in a recipe's file; RunError where it is none."""
+    inside = (_RECIPES / f"{recipe}.yaml").resolve()
+    path = inside if inside.is_file() else project_path(recipe)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError:
-        known = sorted(p.stem for p in (_NOTEBOOKS / "recipes").glob("*.yaml"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        folder = _RECIPES
+        known = sorted(
+            found.relative_to(folder).with_suffix("").as_posix()
+            for found in [*folder.glob("*.yaml"), *folder.glob("paper/*.yaml")]
+        )
         raise RunError(
-            f"There is no recipe {name!r}; known are {_WORLD}, {', '.join(known)}."
+            f"There is no usable recipe {recipe!r} ({error}); known are {', '.join(known)}, or the "
+            "path of a YAML file."
         ) from None
-    except yaml.YAMLError as error:
-        raise RunError(f"{path} is no YAML: {error}") from None
     if not isinstance(content, dict):
-        raise RunError(f"{path} should map names of parameters to values.")
+        raise RunError(f"The recipe {path} should map parameters to values; it holds a list.")
     return content
+
+
+def _name(config: TrainConfig, values: Mapping[str, Any]) -> str:
+    parts = [config.objective, f"beta{config.beta:g}"]
+    parts += [
+        f"{short}{values[name]:g}"
+        for name, short in _READABLE.items()
+        if name in values and name != "beta"
+    ]
+    words = "-".join([*parts, f"s{config.seed}", content_hash(values)])
+    return re.sub(r"[^A-Za-z0-9._=+-]", "_", words)
+
+
+def _without_defaults(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    from plc_core.objective.build import OBJECTIVES
+    from plc_core.objective.routing import Router
+
+    maker = Router if objective == "plc" else OBJECTIVES[objective]
+    defaults = {n: p.default for n, p in inspect.signature(maker).parameters.items()}
+    if objective == "plc":
+        defaults["correct"] = True
+    plain = {n: list(d) if isinstance(d, tuple) else d for n, d in defaults.items()}
+    return {
+        n: v for n, v in options.items() if (list(v) if isinstance(v, tuple) else v) != plain[n]
+    }

@@ -59,7 +59,7 @@ def judged_by(config: JudgedConfig) -> Judged:
 def trained(
     config: StudyConfig, variants: Mapping[str, Mapping[str, Any]], seeds: list[int] | None = None
 ) -> dict[str, list[Run]]:
-    """The runs of each variant, one a seed, in the order of `seeds`; what is missing is made.
+    """The runs of each variant, one a seed, by rising seed; what is missing is made.
 
     Raises:
         RunError: where runs are missing and `make` is False, which ones and how to make them.
