@@ -7,6 +7,7 @@ its node is started again on another one, and a training run goes on from its la
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,7 @@ def ray_starter(address: str, gpus: float = 0) -> Iterator[Starter]:
     except ImportError:
         raise JobError("Ray is not installed: pip install 'plc-core[ray]'.") from None
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise JobError(f"No Ray cluster answers at {address}: {error}") from None
     try:

@@ -10,7 +10,13 @@ from typing import Any
 import yaml
 
 from plc_core.engine.config import TrainConfig
-from plc_core.experiments.planning import NOT_CONTENT, TRAIN_NOTEBOOK, PlannedRun, training_content
+from plc_core.experiments.planning import (
+    NOT_CONTENT,
+    TRAIN_NOTEBOOK,
+    PlannedRun,
+    content_hash,
+    training_content,
+)
 from plc_core.files import RunError, project_path, replacing
 from plc_core.jobs import run_jobs
 from plc_core.parameters import ParameterError, checked
@@ -90,7 +96,7 @@ def _state(root: Path, plan: PlannedRun) -> str:
 
 
 def _named(plans: Iterable[PlannedRun], error: str) -> PlannedRun:
-    return next(plan for plan in plans if error.startswith(f"{plan.name}:"))
+    return next(plan for plan in plans if error.startswith(f"{plan.name}: "))
 
 
 def _job(plan: PlannedRun, root: Path) -> dict[str, Any]:
@@ -100,7 +106,7 @@ def _job(plan: PlannedRun, root: Path) -> dict[str, Any]:
 def _how_to_make(missing: list[PlannedRun], root: Path) -> str:
     jobs = [_job(plan, root) for plan in missing]
     root.mkdir(parents=True, exist_ok=True)
-    file = root / f"missing-{'-'.join(sorted(plan.name[-8:] for plan in missing)[:2])}.yaml"
+    file = root / f"missing-{content_hash({'jobs': jobs})}.yaml"
     with replacing(file) as temporary:
         temporary.write_text(yaml.safe_dump(jobs, sort_keys=False), encoding="utf-8")
     names = ", ".join(f"{plan.name} ({plan.label}, seed {plan.seed})" for plan in missing)
