@@ -172,7 +172,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop_with_parent() -> None:
-    sys.stdin.buffer.read()  # ends when the process at the other end of the pipe has ended
+    # Ends when the process at the other end of the pipe has ended. Not by sys.stdin, whose lock the
+    # interpreter would wait for at exit, and then abort.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
