@@ -13,7 +13,7 @@ import pandas as pd
 
 from plc_core.evaluation.cells import over_cells
 from plc_core.evaluation.judged import CELL, SFT, Evaluation
-from plc_core.evaluation.kl_control import TOLERANCE
+from plc_core.evaluation.kl_matching import TOLERANCE
 from plc_core.evaluation.win_rate import JoinError, win_rate
 
 _GROUP = ["dataset", "model", "seed"]

@@ -46,8 +46,8 @@ def flip_detection(runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame:
     rows = []
     for method, own in runs.items():
         visits = pooled_visits(own)
-        visits = visits[~visits["injected_tie"].fillna(False).astype(bool)]
-        flipped = visits["flipped"].astype(bool)
+        visits = visits[~visits["injected_tie"]]
+        flipped = visits["flipped"]
         for score, values in (("q_flip", visits["q_flip"]), ("-z", -visits["z"])):
             area = auroc(values, flipped)
             rows.append(

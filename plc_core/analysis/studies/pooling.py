@@ -44,6 +44,8 @@ def pooled_visits(runs: Sequence[Run]) -> pd.DataFrame:
                 f"The run {run.name!r} has {unknown:,} visits to pairs that are not in its "
                 "pairs.parquet; its files are not of one run."
             )
+        for marker in ("flipped", "injected_tie", "warm"):
+            joined[marker] = joined[marker].eq(True).to_numpy(bool)  # missing: not marked
         steps = int(run.info.get("trained_steps") or visits["step"].max() + 1)
         frames.append(joined.assign(run=run.name, total_steps=steps))
     return pd.concat(frames, ignore_index=True)

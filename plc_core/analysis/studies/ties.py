@@ -160,7 +160,7 @@ def direction_kept(runs: Mapping[str, Mapping[float, Sequence[Run]]]) -> pd.Data
         for rate, own in by_rate.items():
             visits = pooled_visits(own)
             signal = (visits["q_clean"] - visits["q_flip"]).to_numpy(np.float64)
-            ties = visits["injected_tie"].fillna(False).to_numpy(bool)
+            ties = visits["injected_tie"].to_numpy()
             inside, outside = mean_interval(signal[ties]), mean_interval(signal[~ties])
             factor, low, high = _factor(signal[~ties], signal[ties])
             rows.append(
