@@ -34,6 +34,7 @@ class MainConfig(ContestConfig):
     )  # names and parameters of 01_train; the first has all methods
     models: list[str] = Field(["world"], min_length=1)  # to start from
     methods: list[str] = Field(default_factory=list)  # objectives beside dpo; none: `METHODS`
+    paper_model: str = "Qwen2.5-7B"  # whose published table stands beside
     transfer: list[str] = Field(["ropo", "plc"])  # objectives beside dpo, on the other datasets
 
 
@@ -112,6 +113,25 @@ def beside_the_paper(cells: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index.name = "method"
     return frame
+
+
+def paper_main(config: MainConfig) -> pd.DataFrame:
+    """The published main table of `paper_model`: method, benchmark, win_rate.
+
+    Raises:
+        RunError: where the paper has no such model.
+    """
+    table = published("main_results", model=config.paper_model)
+    if table.empty:
+        known = ", ".join(dict.fromkeys(published("main_results")["model"]))
+        raise RunError(f"The paper's main table has no {config.paper_model!r}; it has {known}.")
+    return table[["method", "benchmark", "win_rate"]]
+
+
+def paper_main_shown(config: MainConfig) -> pd.DataFrame:
+    """The same as the paper prints it, a column a benchmark."""
+    wide = paper_main(config).pivot_table("win_rate", "method", "benchmark", sort=False)
+    return wide.map("{:.1f}".format).rename_axis(columns=f"the paper, {config.paper_model}")
 
 
 def paper_transfer() -> pd.DataFrame:
