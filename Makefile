@@ -1,4 +1,5 @@
 # make demo   train DPO, PLC-DPO and the KL control on the embedded world; report and table
+# make paper  every notebook of the paper's tables and figures, once, on the embedded world
 # make test   lint, types, tests, the notebooks on a tiny setting, the app in a real browser
 # make app    open the inspector on the runs        make lab   open JupyterLab on the notebooks
 
@@ -9,11 +10,14 @@ ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test app lab lint pictures setup setup-dev clean
+.PHONY: demo paper test app lab lint pictures setup setup-dev clean
 
 demo: setup
 	@$(if $(FRESH),rm -rf runs/demo-dpo runs/demo-plc runs/demo-dpo-kl runs/demo-report)
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo
+
+paper: setup
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.experiments.paper
 
 app: setup
 	$(BIN)/streamlit run app/inspector.py --server.address 127.0.0.1 -- --runs runs

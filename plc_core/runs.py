@@ -32,9 +32,11 @@ import pyarrow.dataset as pads
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
 from plc_core.provenance import describe_data
-from plc_core.status import BATCH_VARIABLE, StatusFile, now
+from plc_core.status import BATCH_VARIABLE, INPUTS_VARIABLE, StatusFile, now
 
 SCHEMA = 1
+UNSTARTED = "unstarted"
+"""The kind of a run whose job failed before it began."""
 TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
 """Columns of pairs.parquet that are read for the pair on the screen only."""
 
@@ -128,6 +130,8 @@ def taken(path: Path) -> str:
 def _is_replaceable(path: Path, kind: str) -> bool:
     try:
         before = open_run(path)
+        if before.info.get("kind") == UNSTARTED:
+            return True
         if before.info.get("kind") != kind:
             return False
         if kind == "analysis":
@@ -136,6 +140,14 @@ def _is_replaceable(path: Path, kind: str) -> bool:
     except RunError:
         return False
     return ended and not any((path / part).exists() for part in ("visits", "checkpoints"))
+
+
+def modified(folder: Path) -> int | None:
+    """When the run.json of `folder` was written, in nanoseconds; None where there is none."""
+    try:
+        return (folder / "run.json").stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def open_run(path: Path | str) -> Run:
@@ -150,6 +162,9 @@ def open_run(path: Path | str) -> Run:
             f"{path / 'run.json'} has schema {schema!r}, and this version reads schema {SCHEMA}; "
             "update plc_core, or open the run with the version that wrote it."
         )
+    if opened := os.environ.get(INPUTS_VARIABLE):
+        with Path(opened).open("a", encoding="utf-8") as file:
+            file.write(f"{path.resolve()}\n")
     return Run(path, info)
 
 
@@ -182,6 +197,14 @@ class Run:
     def is_trained(self) -> bool:
         """Whether training came to its end, whatever was done with the run since."""
         return self.info.get("trained_steps") is not None
+
+    @property
+    def inputs_unchanged(self) -> bool:
+        """Whether the runs that an analysis opened are still those; False where it is unknown."""
+        inputs = self.info.get("inputs")
+        if not isinstance(inputs, dict):
+            return False
+        return all(modified(Path(path)) == time for path, time in inputs.items())
 
     def data_sentence(self) -> str:
         """What the pairs are and what happened to them on the way, for a person."""

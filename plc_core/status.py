@@ -18,6 +18,9 @@ from plc_core.files import RunError, read_json, write_json
 BATCH_VARIABLE = "PLC_BATCH"
 """Set where notebooks are executed in a batch, to a token of that execution."""
 
+INPUTS_VARIABLE = "PLC_BATCH_INPUTS"
+"""Set where a notebook is executed in a batch, to a file that lists the runs it opens."""
+
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 120.0
 """A run counts as killed when its heartbeat is older than this."""

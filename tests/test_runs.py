@@ -240,3 +240,22 @@ def _make_once(target):
             time.sleep(0.2)
             made = json.loads(target.read_text()) if target.exists() else []
             target.write_text(json.dumps([*made, "made"]))
+
+
+def test_the_index_is_never_trusted_where_a_run_has_changed(run, monkeypatch):
+    root = run.path.parent
+    run.set_status(state="done")
+    assert [s.state for s in list_runs(root)] == ["done"]
+    index = root / ".index.json"
+    assert "first" in json.loads(index.read_text())["runs"]
+    monkeypatch.setattr("plc_core.listing._summarise", lambda *args: pytest.fail("read again"))
+    assert [s.state for s in list_runs(root)] == ["done"]
+    monkeypatch.undo()
+    run.set_status(state="failed", reason="why")
+    assert [(s.state, s.reason) for s in list_runs(root)] == [("failed", "why")]
+    for damage in ("", "[1]", '{"schema": 1, "runs": {"first": 5}}', '{"schema": 9}'):
+        index.write_text(damage)
+        assert [s.state for s in list_runs(root)] == ["failed"]
+    run.path.rename(root / "second")
+    assert [s.name for s in list_runs(root)] == ["second"]
+    assert list(json.loads(index.read_text())["runs"]) == ["second"]

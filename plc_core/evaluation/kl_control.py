@@ -17,6 +17,7 @@ import pandas as pd
 from plc_core.analysis.statistics import MeanInterval, bootstrap_seeds
 from plc_core.evaluation.comparison import DECODINGS
 from plc_core.evaluation.kl_matching import (
+    TOLERANCE,
     WORLD,
     Control,
     Judged,
@@ -29,6 +30,7 @@ from plc_core.files import RunError
 from plc_core.runs import Run
 
 __all__ = [
+    "TOLERANCE",
     "WORLD",
     "Control",
     "Judged",

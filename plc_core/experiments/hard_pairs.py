@@ -33,7 +33,7 @@ def hard_pair_runs(config: HardPairConfig) -> dict[str, dict[float, list[Run]]]:
     ranking = {}
     if config.flips == "lowest-margin":
         clean = trained(config, {"clean": {"objective": "dpo", "flip_rate": 0.0}})["clean"]
-        ranking = {seed: run.name for seed, run in zip(config.seeds, clean, strict=True)}
+        ranking = {run.info["config"]["seed"]: run.name for run in clean}
     labels = [(objective, rate) for objective in config.methods for rate in config.rates]
     for seed in config.seeds:
         data = {"flips": config.flips, "margins_run": ranking.get(seed)}

@@ -1,0 +1,50 @@
+"""`make paper`: every notebook of the paper's tables and figures, once, on the embedded world."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+
+from plc_core.experiments.planning import TRAIN_NOTEBOOK
+from plc_core.files import RunError
+from plc_core.jobs import JobError, run_jobs
+from plc_core.parameters import ParameterError, notebook_values, run_folder
+
+_NUMBERS = {f"{n:02d}" for n in (*range(2, 11), 12, 13, 14)}
+
+
+def paper_notebooks(folder: Path = TRAIN_NOTEBOOK.parent) -> list[Path]:
+    """The notebooks of the paper's tables and figures, 02 to 10 and 12 to 14, in order."""
+    found = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    return [path for path in found if path.name[:2] in _NUMBERS]
+
+
+def main() -> int:
+    """Execute the notebooks; 0, or 1 where one failed. A second call goes on where it stopped."""
+    say = sys.stdout.write
+    rows: list[tuple[str, str, str]] = []
+    failed: list[str] = []
+    try:
+        for notebook in paper_notebooks():
+            started = time.monotonic()
+            # One after the other: each trains the runs that it lacks two at a time.
+            try:
+                report = run_folder(notebook_values(notebook, {})) / "report.html"
+                errors = run_jobs(notebook, [{}])
+            except (RunError, ParameterError, JobError) as error:
+                errors = [f"{notebook.stem}: {error}"]
+            failed += errors
+            where = "failed" if errors else str(report)
+            rows.append((notebook.stem, f"{time.monotonic() - started:.0f} s", where))
+    except KeyboardInterrupt:
+        failed.append("Interrupted. `make paper` goes on where it was stopped.")
+    say("\n".join(f"{name:28}{took:>8}  {where}" for name, took, where in rows) + "\n")
+    for sentence in failed:
+        sys.stderr.write(re.sub(r"\s+", " ", sentence) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

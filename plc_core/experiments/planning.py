@@ -1,0 +1,152 @@
+"""Training runs named by their content, so that the same training is never done twice."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plc_core.engine.config import TrainConfig
+from plc_core.files import RunError, project_path
+from plc_core.parameters import ParameterError, checked
+
+TRAIN_NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01_train.ipynb"
+NOT_CONTENT = ("name", "runs_dir", "resume")
+"""Parameters that do not change what is trained."""
+
+_RECIPES = TRAIN_NOTEBOOK.parent / "recipes"
+_READABLE = {
+    "beta": "beta",
+    "flip_rate": "flip",
+    "tie_rate": "tie",
+    "warm_share": "warm",
+    "epochs": "epochs",
+}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training run that an experiment needs.
+
+    Attributes:
+        label: the variant's name in the experiment's tables.
+        seed: of pairs, corruption, order and adapters.
+        parameters: of `notebooks/01_train.ipynb` where they differ from the defaults, without name.
+        name: of the run folder: readable, and a hash of everything that is trained.
+    """
+
+    label: str
+    seed: int
+    parameters: Mapping[str, Any]
+    name: str
+
+
+def plan_runs(
+    recipe: str,
+    variants: Mapping[str, Mapping[str, Any]],
+    seeds: Sequence[int],
+    common: Mapping[str, Any] | None = None,
+) -> list[PlannedRun]:
+    """The training runs of an experiment: every variant with every seed.
+
+    Args:
+        recipe: a name in `notebooks/recipes`, as "world" or "paper/qwen2.5-1.5b", or a path to a
+            YAML file of parameters of `notebooks/01_train.ipynb`.
+        variants: for each label, the parameters that make it.
+        seeds: those to train each variant with.
+        common: parameters of all variants; a variant's own win over them, and they over the recipe.
+
+    Raises:
+        RunError: where there is no such recipe.
+        ParameterError: for an unknown parameter or a wrong value, before anything runs.
+    """
+    if not variants or not seeds:
+        raise ParameterError("An experiment needs at least one variant and one seed.")
+    if len(set(seeds)) != len(seeds):
+        raise ParameterError(f"The seeds {list(seeds)} have one of them twice.")
+    base = {**read_recipe(recipe), **(common or {})}
+    return [
+        planned(label, {**base, **changes, "seed": seed})
+        for label, changes in variants.items()
+        for seed in seeds
+    ]
+
+
+def planned(label: str, parameters: Mapping[str, Any]) -> PlannedRun:
+    """One run with these parameters, under the name that its content gives it."""
+    content = {k: v for k, v in parameters.items() if k not in NOT_CONTENT}
+    try:
+        config = checked({**content, "name": "planned"}, TrainConfig)
+    except ParameterError as error:
+        raise ParameterError(f"The variant {label!r}: {error}") from None
+    values = training_content(config)
+    return PlannedRun(label, config.seed, values, _name(config, values))
+
+
+def training_content(config: TrainConfig) -> dict[str, Any]:
+    """What `config` trains: the parameters that differ from the defaults and are content."""
+    values = config.model_dump(exclude_defaults=True)
+    if options := values.get("objective_options"):
+        values["objective_options"] = _without_defaults(config.objective, options)
+        if not values["objective_options"]:
+            del values["objective_options"]
+    return {k: v for k, v in values.items() if k not in NOT_CONTENT}
+
+
+def content_hash(values: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits of a hash of `values`, whatever their order."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    """The parameters in a recipe's file; RunError where it is none."""
+    inside = (_RECIPES / f"{recipe}.yaml").resolve()
+    path = inside if inside.is_file() else project_path(recipe)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        folder = _RECIPES
+        known = sorted(
+            found.relative_to(folder).with_suffix("").as_posix()
+            for found in [*folder.glob("*.yaml"), *folder.glob("paper/*.yaml")]
+        )
+        raise RunError(
+            f"There is no usable recipe {recipe!r} ({error}); known are {', '.join(known)}, or the "
+            "path of a YAML file."
+        ) from None
+    if not isinstance(content, dict):
+        raise RunError(f"The recipe {path} should map parameters to values; it holds a list.")
+    return content
+
+
+def _name(config: TrainConfig, values: Mapping[str, Any]) -> str:
+    parts = [config.objective, f"beta{config.beta:g}"]
+    parts += [
+        f"{short}{values[name]:g}"
+        for name, short in _READABLE.items()
+        if name in values and name != "beta"
+    ]
+    words = "-".join([*parts, f"s{config.seed}", content_hash(values)])
+    return re.sub(r"[^A-Za-z0-9._=+-]", "_", words)
+
+
+def _without_defaults(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    from plc_core.objective.build import OBJECTIVES
+    from plc_core.objective.routing import Router
+
+    maker = Router if objective == "plc" else OBJECTIVES[objective]
+    defaults = {n: p.default for n, p in inspect.signature(maker).parameters.items()}
+    if objective == "plc":
+        defaults["correct"] = True
+    plain = {n: list(d) if isinstance(d, tuple) else d for n, d in defaults.items()}
+    return {
+        n: v for n, v in options.items() if (list(v) if isinstance(v, tuple) else v) != plain[n]
+    }

@@ -1,0 +1,204 @@
+"""Runs planned by content, grids, and what is left when a grid is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import yaml
+
+from plc_core.experiments import plan_runs, ready_runs
+from plc_core.experiments.grid import expand_grid
+from plc_core.experiments.paper import paper_notebooks
+from plc_core.files import RunError, write_json
+from plc_core.jobs import run_jobs
+from plc_core.listing import list_runs
+from plc_core.parameters import ParameterError
+from plc_core.runs import create_run, open_run
+from tests.paths import ROOT
+
+TRAIN = ROOT / "notebooks" / "01_train.ipynb"
+TINY = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 8}
+LONG = {"num_pairs": 256, "batch_pairs": 16, "pairs_per_forward": 1, "save_steps": 2,
+        "eval_prompts": 0}  # fmt: skip
+
+
+def name(variant, **common):
+    (run,) = plan_runs("world", {"a": variant}, [1], common)
+    return run.name
+
+
+def test_equal_trainings_have_one_name():
+    assert name({}) == name({"beta": 0.2, "prior": [0.80, 0.08, 0.12]})
+    assert name({"beta": "1e-1"}) == name({}, beta=0.1)
+    assert name({"objective": "cdpo"}) == name(
+        {"objective": "cdpo", "objective_options": {"epsilon": 0.1}}
+    )
+    assert name({"flip_rate": 0.3}).startswith("plc-beta0.2-flip0.3-s1-")
+
+
+def test_other_trainings_have_other_names():
+    variants = [{}, {"flip_rate": 0.3}, {"objective": "dpo"}, {"eval_prompts": 7}, {"epochs": 2.0},
+                {"objective": "cdpo", "objective_options": {"epsilon": 0.2}}]  # fmt: skip
+    assert len({name(v) for v in variants}) == len(variants)
+
+
+def test_what_cannot_be_planned_is_a_sentence():
+    with pytest.raises(ParameterError, match=r"variant 'a': .*did you mean 'beta'"):
+        name({"betta": 1})
+    with pytest.raises(RunError, match=r"no usable recipe 'word'.*paper/phi-2"):
+        plan_runs("word", {"a": {}}, [0])
+    with pytest.raises(ParameterError, match="twice"):
+        plan_runs("world", {"a": {}}, [0, 0])
+
+
+def test_missing_runs_are_listed_with_the_command_that_makes_them(tmp_path):
+    planned = plan_runs("world", {"PLC": TINY}, [0, 1])
+    with pytest.raises(RunError, match="2 runs are missing") as caught:
+        ready_runs(planned, str(tmp_path), make=False)
+    assert all(plan.name in str(caught.value) for plan in planned)
+    (file,) = tmp_path.glob("*.yaml")
+    assert f"--jobs {file} --workers 2" in str(caught.value)
+    assert [job["name"] for job in yaml.safe_load(file.read_text())] == [p.name for p in planned]
+
+
+def test_a_run_that_is_not_what_its_name_says_is_refused(tmp_path):
+    (plan,) = plan_runs("world", {"PLC": TINY}, [0])
+    create_run(tmp_path, plan.name, {"kind": "training", "config": {**plan.parameters, "beta": 1}})
+    with pytest.raises(RunError, match="other parameters than its name stands for"):
+        ready_runs([plan], str(tmp_path))
+
+
+def test_runs_are_made_once_and_shared(tmp_path):
+    planned = plan_runs("world", {"first": TINY, "same": TINY}, [0])
+    runs = ready_runs(planned, str(tmp_path))
+    assert runs["first"][0].path == runs["same"][0].path
+    before = (runs["first"][0].path / "run.json").stat().st_mtime_ns
+    again = ready_runs(planned, str(tmp_path), make=False)
+    assert (again["same"][0].path / "run.json").stat().st_mtime_ns == before
+    assert len(list_runs(tmp_path)) == 1
+
+
+def test_a_grid_is_every_combination_under_a_name_of_its_content():
+    grid = {"objective": ["dpo", "plc"], "seed": [0, 1], "prior": [0.8, 0.1, 0.1]}
+    jobs = expand_grid(TRAIN, [grid])
+    assert len(jobs) == len({job["name"] for job in jobs}) == 4
+    (shared,) = plan_runs("world", {"a": {"num_pairs": None, "eval_prompts": 600, "save_steps": 0}},
+                          [0])  # fmt: skip
+    assert expand_grid(TRAIN, [{"seed": [0]}])[0]["name"] == shared.name
+    swept = expand_grid(TRAIN, [{"prior": [[0.8, 0.1, 0.1], [0.6, 0.2, 0.2]], "name": "mine"}])
+    assert all(job["name"].startswith("mine-") for job in swept)
+    assert len(swept) == 2
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        ({"bta": [1, 2]}, "did you mean 'beta'"),
+        ({"beta": [0.1, "large"]}, "'beta' is 'large'"),
+        ({"beta": []}, "empty list for 'beta'"),
+        ({"name": ["a", "b"]}, "should be one text"),
+    ],
+)
+def test_a_grid_that_cannot_be_meant_is_refused(grid, sentence):
+    with pytest.raises(ParameterError, match=sentence):
+        expand_grid(TRAIN, [grid])
+
+
+def test_a_job_that_fails_before_its_run_leaves_its_reason(tmp_path):
+    start = lambda notebook, values, scratch: _Failed()  # noqa: E731
+    (error,) = run_jobs(TRAIN, [TINY | {"name": "x", "runs_dir": str(tmp_path)}], start=start)
+    assert error == "x: no kernel"
+    assert open_run(tmp_path / "x").status["reason"] == "no kernel"
+    create_run(tmp_path, "x", {"kind": "training"})  # the name is free
+
+
+class _Failed:
+    def poll(self):
+        return 1
+
+    def said(self):
+        return "no kernel"
+
+    def stop(self):
+        raise AssertionError("it has ended")
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_grid_leaves_no_process_and_the_next_call_completes(tmp_path, signal_number):
+    job = LONG | {"name": "cut", "runs_dir": str(tmp_path)}
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump([job]))
+    command = [sys.executable, "-m", "plc_core.batch", str(TRAIN), "--jobs"]
+    grid = subprocess.Popen([*command, str(tmp_path / "jobs.yaml")], cwd=ROOT)
+    _wait_for(lambda: any((tmp_path / "cut").glob("checkpoints/*/trainer_state.json")))
+    children = psutil.Process(grid.pid).children(recursive=True)
+    assert len(children) >= 2
+    os.kill(grid.pid, signal_number)
+    grid.wait(60)
+    _wait_for(lambda: not any(_is_alive(child) for child in children))
+    run = open_run(tmp_path / "cut")
+    assert run.status["state"] == "killed"
+    assert run_jobs(TRAIN, [job]) == []
+    assert run.metrics()["step"].tolist() == list(range(16))
+
+
+def _is_alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_cluster_that_loses_a_node_completes_the_grid(tmp_path):
+    """Two nodes of one core each; the second is taken away once its job has a checkpoint."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    from plc_core.cluster import ray_starter
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    second = cluster.add_node(num_cpus=1)
+    jobs = [LONG | {"name": f"j{n}", "runs_dir": str(tmp_path), "seed": n} for n in range(2)]
+    lost = []
+
+    def starter(start):
+        def begun(notebook, values, scratch):
+            task = start(notebook, values, scratch)
+            poll = task.poll
+
+            def polled():
+                ready = any(tmp_path.glob("j*/checkpoints/*/trainer_state.json"))
+                if ready and not lost:
+                    lost.append(second)
+                    cluster.remove_node(second, allow_graceful=False)
+                return poll()
+
+            task.poll = polled
+            return task
+
+        return begun
+
+    try:
+        with ray_starter(cluster.address) as start:
+            assert run_jobs(TRAIN, jobs, 2, starter(start)) == []
+    finally:
+        cluster.shutdown()
+        assert not ray.is_initialized()
+    assert lost
+    for job in jobs:
+        run = open_run(tmp_path / job["name"])
+        assert run.status["state"] == "done"
+        assert run.metrics()["step"].tolist() == list(range(16))
+
+
+def test_the_papers_notebooks_are_found_by_number(tmp_path):
+    for stem in ("01_train", "02_a", "11_overhead", "13_b", "demo"):
+        write_json(tmp_path / f"{stem}.ipynb", {})
+    assert [path.stem for path in paper_notebooks(tmp_path)] == ["02_a", "13_b"]
+
+
+def _wait_for(condition, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

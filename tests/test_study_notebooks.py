@@ -1,0 +1,46 @@
+"""The notebooks of the routing studies, each once on a tiny setting; runs are shared by content."""
+
+from pathlib import Path
+
+import pytest
+
+from plc_core.batch import NotebookError, run_notebook
+from plc_core.runs import open_run
+from tests.paths import ROOT
+
+COMMON = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 8}
+TINY = {
+    "03_label_noise": {"rates": [0.0, 0.3]},
+    "04_hard_pair_routing": {"rates": [0.3]},
+    "05_tie_selectivity": {"held_out": 40},
+    "06_exact_ties": {"rates": [0.0, 0.2], "probe_rate": 0.2},
+    "07_multipref": {"num_pairs": 40},
+    "08_self_confirmation": {"rate": 0.3, "held_out": 40},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_study_ends_in_its_table_its_sentence_and_the_papers_numbers(name, folder) -> None:
+    values = TINY[name] | {"name": name, "runs_dir": str(folder), "seeds": [0], "common": COMMON}
+    run_notebook(ROOT / "notebooks" / f"{name}.ipynb", values)
+    report = open_run(folder / name)
+    text = (report.path / "report.html").read_text()
+    assert "paper" in text
+    assert text.count("Plotly.newPlot(") >= 2
+    assert list((report.path / "tables").glob("*.csv"))
+    for runs in report.info["runs"].values():
+        assert all(open_run(folder / run).is_trained for run in runs)
+
+
+def test_missing_runs_are_named_and_the_report_says_so(tmp_path: Path) -> None:
+    values = {"name": "x", "runs_dir": str(tmp_path), "seeds": [0], "common": COMMON, "make": False}
+    with pytest.raises(NotebookError, match=r"2 runs are missing in .*Make them with: python -m"):
+        run_notebook(ROOT / "notebooks" / "05_tie_selectivity.ipynb", values)
+    report = open_run(tmp_path / "x")
+    assert report.status["state"] == "failed"
+    assert "runs are missing" in (report.path / "report.html").read_text()
