@@ -574,7 +574,7 @@ def test_batch_objectives_couple_one_forward_under_accumulation(name):
         ("re-po", {"eta": 0.3}, "in \\[0.5, 1\\]"),
         ("gamma-po", {"tau": -1.0}, "tau must be positive"),
         ("gamma-po", {"gamma_0": -1.0}, "gamma_0"),
-        ("plc", {"tau_dir": 1.0}, "would ignore 'tau_dir'"),
+        ("plc", {"tau": 1.0}, "would ignore 'tau'"),
         ("plc", {"warmup": 1.0}, r"warmup must be in \[0, 1\)"),
         ("dpo", {"label_smoothing": 0.1}, 'use "cdpo" or "rdpo-robust" with epsilon'),
         ("rso", {"loss_type": "hinge"}, "would ignore 'loss_type'"),

@@ -18,7 +18,15 @@ from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.contestants import Contestant, contestants
 from plc_core.evaluation.policies import ServerPolicy
-from plc_core.evaluation.results import finding, mean_and_worst, nearest_controls, results, shown
+from plc_core.evaluation.results import (
+    difference,
+    finding,
+    interval,
+    mean_and_worst,
+    nearest_controls,
+    results,
+    shown,
+)
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError
@@ -141,6 +149,19 @@ def test_the_table_for_a_reader_and_its_sentence_say_the_numbers(evaluation):
     sentence = finding(table, "PLC-DPO")
     assert f"{plc['win_rate']:.1f} [" in sentence
     assert f"({plc['control']}, {plc['control_kl']:.2f} nats" in sentence
+
+
+def test_several_benchmarks_have_a_mean_and_several_seeds_a_deviation():
+    lines = [("a", 0, 40.0), ("b", 0, 60.0), ("a", 1, 60.0), ("b", 1, 80.0)]
+    table = pd.DataFrame(lines, columns=["benchmark", "seed", "win_rate"])
+    table = table.assign(low=0.0, high=100.0, over=table["win_rate"])
+    names = ("win_rate", "low", "high")
+    assert interval(table.iloc[:1], *names) == "40.0 [0.0, 100.0]"
+    assert interval(table.iloc[:2], *names) == "50.0 (mean of 2)"
+    assert interval(table, *names) == "60.0 ± 14.1"  # of the seeds' means, 50 and 70
+    assert difference(table.iloc[:2]) == "see each benchmark's interval"
+    assert difference(table) == "no difference shown"
+    assert interval(table.assign(win_rate=np.nan), *names) == "–"
 
 
 def test_the_nearest_control_is_nearest_by_ratio():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -319,3 +320,15 @@ def test_a_foreign_state_is_refused():
 
 def test_the_committed_vectors_are_the_specifications():
     assert json.loads(shared_file("spec/vectors.json").read_text()) == reference_vectors()
+
+
+def test_each_number_of_a_recipe_can_be_replaced_alone():
+    """As the paper's one-dimensional sweeps do; the EMA's decay is the replaced one too."""
+    names = {"alpha": 0.9, "tau_dir": 0.35, "tau_tie": 1.5, "warmup": 0.3, "gamma_max": 0.25,
+             "kappa": 2.0}  # fmt: skip
+    for name, value in names.items():
+        router = build_objective("plc", beta=0.1, **{name: value}).router
+        assert router.recipe == replace(RECIPES["aggressive"], **{name: value})
+    assert build_objective("plc", beta=0.1, alpha=0.9).router.calibration.alpha == 0.9
+    with pytest.raises(ValueError, match="tau_dir"):
+        build_objective("plc", beta=0.1, tau_dir=0)

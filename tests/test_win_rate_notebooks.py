@@ -47,7 +47,7 @@ def test_a_notebook_ends_in_its_table_and_its_sentence(folder, name):
     assert all(len(pd.read_csv(path)) for path in tables)
     notebook = json.loads((run.path / "notebook.ipynb").read_text())
     shown = json.dumps([cell.get("outputs") for cell in notebook["cells"]], ensure_ascii=False)
-    assert re.search(r"\*\*[^*]+\d\.\d %[^*]+\*\*", shown)  # the sentence, with its numbers
+    assert re.search(r"\*\*[^*]+\d\.\d[^*]+\*\*", shown)  # the sentence, with its numbers
     assert "Warning" not in shown
 
 

@@ -54,8 +54,9 @@ def evaluate_runs(
         raise RunError(f"Two of the benchmarks {', '.join(config.benchmarks)} have one name.")
     references: dict[str, LocalPolicy] = {}
     for entry in entries:
+        own: list[LocalPolicy] = []  # loaded once for all benchmarks, and only if it is asked
         for bench in benches.values():
-            _answer(entry, bench, references)
+            _answer(entry, bench, references, own)
     references.clear()  # a judge may need the memory
     names = []
     for name in config.judges:
@@ -73,7 +74,9 @@ def evaluate_runs(
     return read_evaluation(entries, labels, names, baseline, sizes, versus, config.incomplete)
 
 
-def _answer(entry: Contestant, bench: Bench, references: dict[str, LocalPolicy]) -> None:
+def _answer(
+    entry: Contestant, bench: Bench, references: dict[str, LocalPolicy], loaded: list[LocalPolicy]
+) -> None:
     run, name = entry.run, bench.prompts.name
     if bench.decodings is None:
         if not is_answered(run, bench, ("trained", "reference")):
@@ -86,7 +89,9 @@ def _answer(entry: Contestant, bench: Bench, references: dict[str, LocalPolicy])
     if entry.policy is None and fresh and is_answered(run, bench, policies):
         return
     model = str(run.info.get("config", {}).get("model"))
-    own: Policy = entry.policy or on_device(load_trained(run), load_tokenizer(model))
+    if entry.policy is None and not loaded:
+        loaded.append(on_device(load_trained(run), load_tokenizer(model)))
+    own: Policy = entry.policy or loaded[0]
     for decoding in bench.decodings.values():
         generate(run, bench.prompts, own, decoding)
     if entry.policy is not None:

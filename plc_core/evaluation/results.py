@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
+from plc_core.analysis.statistics import mean_interval
 from plc_core.evaluation.cells import over_cells
 from plc_core.evaluation.judged import CELL, SFT, Evaluation
-from plc_core.evaluation.kl_control import TOLERANCE
+from plc_core.evaluation.kl_matching import TOLERANCE
 from plc_core.evaluation.win_rate import JoinError, win_rate
 
 _GROUP = ["dataset", "model", "seed"]
@@ -146,15 +147,19 @@ def control_text(own: pd.DataFrame) -> str:
 
 
 def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:
-    """The number of one row with its interval, or of several seeds with their deviation."""
+    """The number of one row with its interval; the mean of several benchmarks, which has none; of
+    several seeds their mean and standard deviation.
+    """
     known = part[part[value].notna()]
     if known.empty:
         return "–"
     if len(known) == 1:
         line = known.iloc[0]
         return f"{line[value]:.{digits}f} [{line[low]:.{digits}f}, {line[high]:.{digits}f}]"
-    spread = known[value].std(ddof=1)
-    return f"{known[value].mean():.{digits}f} ± {spread:.{digits}f}"
+    seeds = known.groupby("seed", sort=False)[value].mean()
+    if len(seeds) == 1:
+        return f"{seeds.iloc[0]:.{digits}f} (mean of {len(known)})"
+    return f"{seeds.mean():.{digits}f} ± {seeds.std(ddof=1):.{digits}f}"
 
 
 def mean_and_worst(
@@ -199,11 +204,13 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
 def difference(part: pd.DataFrame) -> str:
     """What an interval of `over`, or the spread of several seeds', says of 50 %."""
     if len(part) == 1:
-        line = part.iloc[0]
-        low, high = line["over_low"], line["over_high"]
+        low, high = part.iloc[0]["over_low"], part.iloc[0]["over_high"]
     else:
-        reach = 2 * part["over"].std(ddof=1) / math.sqrt(len(part))
-        low, high = part["over"].mean() - reach, part["over"].mean() + reach
+        seeds = part.groupby("seed", sort=False)["over"].mean()
+        if len(seeds) == 1:
+            return "see each benchmark's interval"
+        found = mean_interval(seeds)
+        low, high = found.low, found.high
     if low > 50:
         return "it wins more"
     return "it wins less" if high < 50 else "no difference shown"

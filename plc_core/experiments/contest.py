@@ -17,6 +17,16 @@ from plc_core.experiments.study import StudyConfig, trained
 from plc_core.runs import Run
 
 DPO, PLC = "DPO", "PLC-DPO"
+BENCHMARK_NAMES = {
+    "UltraFeedback": "ultrafeedback-test",
+    "AlpacaEval": "alpaca-eval",
+    "AlpacaEval 2": "alpaca-eval-2",
+    "MT-Bench": "mt-bench",
+    "Vicuna": "vicuna",
+    "Evol-Instruct": "evol-instruct",
+    "HH-RLHF": "hh-rlhf",
+}
+"""The benchmarks of this project that the paper's names mean."""
 
 
 class ContestConfig(StudyConfig, EvaluationConfig):
@@ -63,10 +73,21 @@ def results_of(evaluation: Evaluation, config: ContestConfig) -> pd.DataFrame:
     return results(evaluation, list(controls(config)))
 
 
-def cell_table(table: pd.DataFrame, decoding: str, column: str = "benchmark") -> WinTable:
-    """The paper's kind of table for one decoding: a column a cell, best and second best marked."""
+def cell_table(table: pd.DataFrame, decoding: str, paper: pd.DataFrame | None = None) -> WinTable:
+    """The paper's kind of table for one decoding: a column a cell, best and second best marked.
+
+    Args:
+        table: of `results_of`, one data set, model and seed.
+        decoding: greedy or sampled.
+        paper: published win rates (method, benchmark, win_rate), to stand beside the benchmarks
+            that are the paper's; those of other benchmarks are left out.
+    """
     rows = table[(table["decoding"] == decoding) & table["win_rate"].notna()]
-    return win_table(rows, ("method",), column)
+    known = None
+    if paper is not None:
+        named = paper.assign(benchmark=paper["benchmark"].map(BENCHMARK_NAMES))
+        known = named[named["benchmark"].isin(rows["benchmark"])]
+    return win_table(rows, published=known if known is not None and len(known) else None)
 
 
 def keep_table(report: Run, name: str, table: WinTable) -> None:

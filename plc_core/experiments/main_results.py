@@ -10,7 +10,7 @@ from pydantic import Field
 from plc_core.analysis.paper import published
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT
-from plc_core.evaluation.results import finding, interval, mean_and_worst
+from plc_core.evaluation.results import control_text, finding, interval, mean_and_worst
 from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
 from plc_core.experiments.study import paper_name
 from plc_core.files import RunError
@@ -34,6 +34,7 @@ class MainConfig(ContestConfig):
     )  # names and parameters of 01_train; the first has all methods
     models: list[str] = Field(["world"], min_length=1)  # to start from
     methods: list[str] = Field(default_factory=list)  # objectives beside dpo; none: `METHODS`
+    paper_model: str = "Qwen2.5-7B"  # whose published table stands beside
     transfer: list[str] = Field(["ropo", "plc"])  # objectives beside dpo, on the other datasets
 
 
@@ -57,31 +58,48 @@ def first_dataset(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table["dataset"] == first["dataset"]) & (table["model"] == first["model"])]
 
 
-def transfer_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Win rates against same-data DPO and against the DPO of like KL: a column a dataset.
+def transfer_table(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Win rates against same-data DPO and at like KL: a column a dataset, mean and worst cell.
 
     Methods that only the first dataset has are left out, as their mean would not compare.
+
+    Args:
+        table: of `results_of`, all data and models.
+        cells: the same by family of prompts; mean and worst are over all of them.
     """
     keys = ["model", "dataset"]
     sets = len(table[keys].drop_duplicates())
-    counts = table[table["win_rate"].notna()].groupby("method", sort=False)["dataset"].nunique()
-    everywhere = [m for m, n in counts.items() if n * table["model"].nunique() == sets]
+    known = table[table["win_rate"].notna()].drop_duplicates([*keys, "method"])
+    counts = known.groupby("method", sort=False).size()
+    everywhere = [str(method) for method, n in counts.items() if n == sets]
+    own = cells[cells["method"].isin(everywhere)]
+    over = {
+        (line["decoding"], line["method"]): line
+        for line in mean_and_worst(own, ["model", "dataset", "benchmark"]).to_dict("records")
+    }
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for key, part in table[table["method"].isin(everywhere)].groupby(
         [*keys, "method", "decoding"], sort=False
     ):
         model, dataset, method, decoding = map(str, key)
         head = f"{dataset} (n={part['n'].iloc[0]:,})"
-        for what, names in (
-            ("against DPO", ("win_rate", "low", "high")),
-            ("at like KL", ("over", "over_low", "over_high")),
-        ):
-            rows.setdefault((model, method, f"{decoding}, {what}"), {})[head] = interval(
-                part, *names
-            )
-    frame = pd.DataFrame(list(rows.values()), index=list(rows))
-    frame.index = pd.MultiIndex.from_tuples(list(rows), names=["model", "method", "win rate, %"])
-    return frame.fillna("–")
+        against = rows.setdefault((model, method, f"{decoding}, against DPO"), {})
+        against[head] = interval(part, "win_rate", "low", "high")
+        line = over[(decoding, method)]
+        against[f"mean of {line['cells']} cells"] = f"{line['mean']:.1f}"
+        against["worst cell"] = f"{line['worst']:.1f}"
+        if part["over"].notna().any():
+            like = rows.setdefault((model, method, f"{decoding}, at like KL"), {})
+            like[head] = interval(part, "over", "over_low", "over_high")
+        if part["kl"].notna().any():
+            far = rows.setdefault((model, method, "KL, nats; control"), {})
+            control = control_text(part) or "–"
+            far[head] = f"{interval(part, 'kl', 'kl_low', 'kl_high', 2)}; {control}"
+    frame = pd.DataFrame(list(rows.values()))
+    names = ["model", "method", "win rate, %"]
+    frame = frame.set_axis(pd.MultiIndex.from_tuples(list(rows), names=names))
+    last = [name for name in frame if "cell" in str(name)]
+    return frame[[name for name in frame if name not in last] + last].fillna("–")
 
 
 def beside_the_paper(cells: pd.DataFrame) -> pd.DataFrame:
@@ -112,6 +130,25 @@ def beside_the_paper(cells: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index.name = "method"
     return frame
+
+
+def paper_main(config: MainConfig) -> pd.DataFrame:
+    """The published main table of `paper_model`: method, benchmark, win_rate.
+
+    Raises:
+        RunError: where the paper has no such model.
+    """
+    table = published("main_results", model=config.paper_model)
+    if table.empty:
+        known = ", ".join(dict.fromkeys(published("main_results")["model"]))
+        raise RunError(f"The paper's main table has no {config.paper_model!r}; it has {known}.")
+    return table[["method", "benchmark", "win_rate"]]
+
+
+def paper_main_shown(config: MainConfig) -> pd.DataFrame:
+    """The same as the paper prints it, a column a benchmark."""
+    wide = paper_main(config).pivot_table("win_rate", "method", "benchmark", sort=False)
+    return wide.map("{:.1f}".format).rename_axis(columns=f"the paper, {config.paper_model}")
 
 
 def paper_transfer() -> pd.DataFrame:

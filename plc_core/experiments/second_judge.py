@@ -52,11 +52,11 @@ def judges_setup(config: JudgesConfig) -> Judges:
 
 
 def with_names(evaluation: Evaluation, judge: Run | None) -> Evaluation:
-    """The evaluation with the trained judge called so, and not by its folder."""
+    """The evaluation with the trained judge called a reward model, and not by its folder."""
     if judge is None:
         return evaluation
     judged = evaluation.judged
-    return replace(evaluation, judged=judged.replace({"judge": {judge.name: TRAINED}}))
+    return replace(evaluation, judged=judged.replace({"judge": {judge.name: "reward model"}}))
 
 
 def judge_accuracy(run: Run) -> str:

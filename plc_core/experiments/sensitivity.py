@@ -11,7 +11,10 @@ from plc_core.analysis.paper import claim, published
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.results import control_text, interval
 from plc_core.experiments.contest import PLC, ContestConfig, entries_of
+from plc_core.experiments.study import paper_name
 
+BESIDE = ("rdpo-robust", "dr-dpo")
+"""The baselines that the paper's radar of recipes has beside DPO."""
 RECIPES = ("conservative", "balanced", "aggressive")
 Hyperparameter = Literal["tau_dir", "tau_tie", "kappa", "gamma_max", "rho_warm", "alpha"]
 _OPTION = {"rho_warm": "warmup"}  # the objective's name of the paper's symbol
@@ -50,6 +53,7 @@ def label(hyperparameter: str, value: float) -> str:
 def sensitivity_entries(config: SensitivityConfig) -> list[Contestant]:
     """The default, both other recipes and every point of the sweeps, on the same pairs."""
     variants: dict[str, dict[str, Any]] = {PLC: {"objective": "plc"}}
+    variants |= {paper_name(name): {"objective": name} for name in BESIDE}
     for recipe in RECIPES[:2]:
         variants[f"{PLC} {recipe}"] = {"objective": "plc", "recipe": recipe}
     for name, value in grid(config):
@@ -100,8 +104,9 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def recipe_rows(cells: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the three recipes, under their names, of results by family of prompts."""
+    """The rows of the three recipes and of `BESIDE`, of results by family of prompts."""
     names = {f"{PLC} {recipe}": recipe for recipe in RECIPES[:2]} | {PLC: RECIPES[2]}
+    names |= {paper_name(name): paper_name(name) for name in BESIDE}
     rows = cells[cells["method"].isin(names)]
     return rows.assign(method=rows["method"].map(names), panel="")
 

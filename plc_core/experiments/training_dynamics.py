@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from plc_core.analysis.paper import published
+from plc_core.analysis.paper import claim, lines, published
 from plc_core.evaluation.dynamics import evaluate_checkpoints
 from plc_core.experiments.contest import DPO, PLC, ContestConfig
 from plc_core.experiments.study import paper_name, trained
@@ -77,10 +79,24 @@ def at_like_kl(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "decoding", "share", "kl", "win_rate", "dpo"])
 
 
+def like_kl_shown(like: pd.DataFrame) -> pd.DataFrame:
+    """`at_like_kl` as text: a row a method and decoding, a column a checkpoint."""
+    texts = [
+        f"{own:.1f} : {'–' if math.isnan(dpo) else f'{dpo:.1f}'} at {kl:.2f}"
+        for own, dpo, kl in zip(like["win_rate"], like["dpo"], like["kl"], strict=True)
+    ]
+    shares = like["share"].map("{:.0%}".format)
+    rows = like.assign(text=texts, share=shares)
+    return rows.pivot_table(
+        "text", ["method", "decoding"], "share", aggfunc="first", sort=False
+    ).fillna("–")
+
+
 def published_dynamics() -> pd.DataFrame:
     """What the paper says of its checkpoints on HH-RLHF; it prints no curve's numbers."""
     claims = published("claims", dataset="HH-RLHF")
-    return claims.set_index("quantity")[["value", "low", "high"]].fillna("–")
+    numbers = claims.set_index("quantity")[["value", "low", "high"]]
+    return numbers.map(lambda value: "–" if pd.isna(value) else f"{value:g}")
 
 
 def dynamics_sentence(table: pd.DataFrame) -> str:
@@ -99,13 +115,12 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
         falls = f"{' and '.join(below)} end below SFT" if below else "nobody ends below SFT"
         share = f"{near['share'].iloc[0]:.0%} of training"
         parts.append(f"in {decoding} decoding {said} against SFT at {share}, and {falls}")
-    claims = published("claims", dataset="HH-RLHF").set_index("quantity")
-    own = claims.loc["in-domain win rate of PLC-DPO at that checkpoint", "value"]
-    others = claims.loc["in-domain win rate of the baselines at that checkpoint"]
+    own = claim("in-domain win rate of PLC-DPO at that checkpoint")
+    others = lines("claims", quantity="in-domain win rate of the baselines at that checkpoint")[0]
     text = "; ".join(parts)
     return (
         f"{text[0].upper()}{text[1:]}. The paper has {own:.1f} % for {PLC} and "
-        f"{others['low']:.1f} to {others['high']:.1f} % for the baselines on HH-RLHF there."
+        f"{others.low:.1f} to {others.high:.1f} % for the baselines on HH-RLHF there."
     )
 
 

@@ -113,7 +113,8 @@ class Router:
             alpha = 0 instead standardises by each batch alone).
         gate: False sets the confidence to 1; with warmup = 0 and schedule "constant" it is the
             ablation "Remove warm-up/gate".
-        warmup: replaces the recipe's.
+        alpha, tau_dir, tau_tie, warmup, gamma_max, kappa: each replaces the recipe's, as in the
+            one-dimensional sweeps (Table "One-dimensional retraining sweeps").
     """
 
     def __init__(
@@ -128,6 +129,11 @@ class Router:
         calibrate: bool = True,
         gate: bool = True,
         warmup: float | None = None,
+        alpha: float | None = None,
+        tau_dir: float | None = None,
+        tau_tie: float | None = None,
+        gamma_max: float | None = None,
+        kappa: float | None = None,
     ) -> None:
         if isinstance(recipe, str):
             if recipe not in RECIPES:
@@ -142,13 +148,22 @@ class Router:
                 f"Unknown calibration_order {calibration_order!r}; known are auto, update-first, "
                 "score-first."
             )
-        self.recipe = recipe if warmup is None else replace(recipe, warmup=warmup)
+        given = {
+            "alpha": alpha,
+            "tau_dir": tau_dir,
+            "tau_tie": tau_tie,
+            "warmup": warmup,
+            "gamma_max": gamma_max,
+            "kappa": kappa,
+        }
+        changed: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
+        self.recipe = replace(recipe, **changed)
         self.prior = _restricted(prior, states)
         self.schedule: Schedule = schedule
         self.calibration_order: CalibrationOrder = calibration_order
         self.calibrate = truth("calibrate", calibrate)
         self.gate = truth("gate", gate)
-        self.calibration = MarginCalibration(recipe.alpha, sigma_min, initial)
+        self.calibration = MarginCalibration(self.recipe.alpha, sigma_min, initial)
 
     def __call__(
         self,
