@@ -172,7 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop_with_parent() -> None:
-    sys.stdin.buffer.read()  # ends when the process at the other end of the pipe has ended
+    # Returns when the process at the other end of the pipe has ended. Not through sys.stdin, whose
+    # lock would be held while this process ends.
+    os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
