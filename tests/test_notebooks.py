@@ -111,7 +111,10 @@ def test_the_report_compares_the_runs_and_is_made_again(executed):
     assert "KL to SFT" in report
     assert "PLC β=0.2" in report
     assert open_run(executed / "report").status["state"] == "done"
-    (executed / "report" / "report.html").write_text("stale")
+    (executed / "report" / "report.html").write_text("kept")
+    assert run_jobs(DEMO, [values]) == []
+    assert (executed / "report" / "report.html").read_text() == "kept"
+    (executed / "plc" / "run.json").touch()
     assert run_jobs(DEMO, [values]) == []
     assert "KL to SFT" in (executed / "report" / "report.html").read_text()
 
