@@ -11,6 +11,9 @@ from typing import NamedTuple
 MOST_WORDS = 1500
 """Longer answers are shown unmarked: comparing words takes time with the product of the lengths."""
 
+MOST_CHARACTERS = 20_000
+"""Of longer answers this much is shown at first."""
+
 LEAST_SHARED = 0.3
 """Answers that share less of their words in order are shown unmarked: nearly all would be."""
 
@@ -55,16 +58,29 @@ def turn(role: str, text: str) -> str:
 
 
 class Marked(NamedTuple):
-    """Both answers as boxes, and a sentence that says what is marked in them or why nothing is."""
+    """Both answers as boxes, and a sentence that says what is marked in them or why nothing is.
+
+    `cut` says whether an answer is shown up to `MOST_CHARACTERS` only.
+    """
 
     chosen: str
     rejected: str
     note: str
+    cut: bool = False
 
 
-def marked(chosen: str | None, rejected: str | None) -> Marked:
-    """Both answers; words that the other one lacks at that place are marked."""
+def marked(chosen: str | None, rejected: str | None, whole: bool = True) -> Marked:
+    """Both answers; words that the other one lacks at that place are marked.
+
+    Unless `whole`, a browser is spared what of a very long answer nobody reads.
+    """
+    long = any(len(text or "") > MOST_CHARACTERS for text in (chosen, rejected))
+    if long and not whole:
+        boxes = (block(_shortened(text)) for text in (chosen, rejected))
+        return Marked(*boxes, "No difference is highlighted in answers this long.", cut=True)
     unmarked = block(_plain(chosen)), block(_plain(rejected))
+    if long:
+        return Marked(*unmarked, "No difference is highlighted in answers this long.", cut=True)
     lengths = [len((text or "").split()) for text in (chosen, rejected)]
     if not (chosen and rejected and min(lengths)):
         return Marked(*unmarked, "No difference is highlighted, as an answer is empty.")
@@ -107,6 +123,13 @@ def _plain(text: str | None) -> str:
     if not text:
         return _none("empty")
     return literal(text) if text.strip() else literal(text) + _none("only white space")
+
+
+def _shortened(text: str | None) -> str:
+    if text is None or len(text) <= MOST_CHARACTERS:
+        return _plain(text)
+    rest = len(text) - MOST_CHARACTERS
+    return literal(text[:MOST_CHARACTERS]) + _none(f"{rest:,} more characters")
 
 
 def _code(character: str) -> str:

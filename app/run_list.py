@@ -11,14 +11,13 @@ import streamlit as st
 from elements import age, moment
 from listing import ANALYSIS, listed, report_of
 from marking import plain
-from reading import runs_root
+from reading import LIVE, runs_root
 from selection import choose_runs, kept, select_rows, selected_rows
 
 from plc_core.files import RunError
 from plc_core.listing import RunSummary
 from plc_core.runs import open_run
 
-LIVE = ("queued", "running")
 TALLEST_TABLE = 8
 
 

@@ -38,8 +38,8 @@ _MARKER_COLUMN = {"swapped": "flipped", "not swapped": "flipped", "injected tie"
 class Filter:
     """Which pairs: all that fulfil every part; an empty part lets all through.
 
-    `ranges` bound numeric columns, ends included; `ids` are pairs by name; `rows` are places of
-    pairs, as a search in the texts gives them.
+    `ranges` bound numeric columns, ends included; `ids` are pairs by name, `without` those left
+    out; `rows` are places of pairs, as a search in the texts gives them.
     """
 
     ranges: tuple[tuple[str, float, float], ...] = ()
@@ -48,6 +48,7 @@ class Filter:
     marks: tuple[str, ...] = ()
     marker: str | None = None
     ids: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
     rows: tuple[int, ...] | None = field(default=None, repr=False)
 
 
@@ -223,6 +224,8 @@ def _where(digest: Digest, chosen: Filter) -> tuple[str, list[Any]]:
         parts.append(_MARKER_SQL[chosen.marker] if known else "false")
     if chosen.ids is not None:
         parts.append(f"pair_id IN (SELECT unnest({bind(list(chosen.ids))}))")
+    if chosen.without:
+        parts.append(f"pair_id NOT IN (SELECT unnest({bind(list(chosen.without))}))")
     if chosen.rows is not None:
         parts.append(f"row IN (SELECT unnest({bind(list(chosen.rows))}))")
     return ("WHERE " + " AND ".join(parts) if parts else ""), parameters
@@ -232,3 +235,31 @@ def _checked(digest: Digest, name: str) -> str:
     if name not in digest.columns:
         raise RunError(f"The pairs of this run have no column {name!r}.")
     return name
+
+
+def thinned(path: str, most: int) -> pd.DataFrame:
+    """The table in a Parquet file, of more than `most` rows every so manieth and the last one."""
+    total = int(query("SELECT count(*) AS n FROM read_parquet($1)", [path])["n"][0].as_py())
+    every = max(1, -(-total // most))
+    sql = (
+        "SELECT * EXCLUDE (file_row_number) FROM read_parquet($1, file_row_number = true) "
+        f"WHERE file_row_number % {every} = 0 OR file_row_number = {total - 1} "
+        "ORDER BY file_row_number"
+    )
+    return frame(sql, [path])
+
+
+def means(digest: Digest, names: Sequence[str]) -> dict[str, float]:
+    """The mean of each column over the pairs that have a finite value in it; NaN without any.
+
+    `visited` is the number of pairs that were visited at least once.
+    """
+    known = [name for name in names if name in digest.columns]
+    parts = [
+        f"avg({quoted(n)}::DOUBLE) FILTER (WHERE isfinite({quoted(n)}::DOUBLE)) AS {quoted(n)}"
+        for n in known
+    ]
+    parts.append("count(*) FILTER (WHERE visits > 0) AS visited")
+    sql = f"SELECT {', '.join(parts)} FROM read_parquet($1)"
+    row = query(sql, [digest.pairs_path]).to_pylist()[0]
+    return {name: float("nan") if row.get(name) is None else row[name] for name in [*names, "visited"]}

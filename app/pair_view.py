@@ -1,0 +1,124 @@
+"""One pair: its numbers, its texts side by side, its way through training."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from elements import Guide, chart
+from marking import STYLE, marked, plain, turn
+from reading import config_of, metrics
+
+from plc_core.analysis import figures
+from plc_core.analysis.inspection.digest import Digest
+from plc_core.analysis.inspection.pair import read_pair, read_visits
+from plc_core.analysis.inspection.queries import Filter, sample
+from plc_core.analysis.recipes import recipe_curve
+from plc_core.runs import Run
+
+TRAJECTORY = Guide(
+    "This pair's q, z and margin m at each step that used it; one epoch is one dot. The grey band "
+    "is the running mean of m ± one deviation, from which z is measured.",
+    "Over several epochs, a clean pair's margin rises and its q_flip falls.",
+    "Why. A low margin may be a wrong label, a hard pair, or one that the policy has not learnt.",
+)
+MAP = Guide(
+    "How this run turns z into routing weights; the dots are this pair at its last visit.",
+    "q_clean wins to the right, q_flip to the left. q_tie peaks near z = 0, below both.",
+    "That the pair is what its largest q says: the weights steer the update, they do not audit "
+    "the label.",
+)
+SHOWN = {"q_clean": ".3f", "q_flip": ".3f", "q_tie": ".3f", "p_flip": ".3f", "z": ".2f"}
+SHOWN |= {"margin": ".3g", "weight": ".3f"}
+
+
+def pair_view(run: Run, found: Digest, row: int) -> None:
+    """Everything about the pair in one row of the run; nobody else's texts are read."""
+    pair, visits = read_pair(found, row), read_visits(found, row)
+    last = visits.iloc[-1] if len(visits) else None
+    _numbers(pair, last)
+    st.html(STYLE)
+    turns = _turns(pair.get("prompt"))
+    with st.expander(f"Prompt · {len(turns)} turn{'s' * (len(turns) != 1)}", expanded=True):
+        st.html("".join(turn(role, text) for role, text in turns) or "–")
+    whole = bool(st.session_state.get("whole_texts"))
+    answers = marked(text_of(pair.get("chosen")), text_of(pair.get("rejected")), whole)
+    for column, kind, html in zip(st.columns(2), ("chosen", "rejected"), answers[:2], strict=True):
+        score = pair.get(f"score_{kind}")
+        known = isinstance(score, float) and not math.isnan(score)
+        column.markdown(f"**{kind.capitalize()}**" + (f" · score {score:.2f}" if known else ""))
+        column.html(html)
+    if answers.cut:
+        st.toggle("Show the whole of long answers", key="whole_texts")
+    st.caption(answers.note)
+    _marks(run, pair)
+    left, right = st.columns(2)
+    with left:
+        figure = figures.pair_trajectory(visits, metrics(run))
+        chart("Its way through training", figure, TRAJECTORY, "pair_trajectory")
+    with right:
+        curve = recipe_curve(config_of(run))
+        if curve.empty:
+            curve = sample(found, Filter(), ["pair_id", "z", "q_clean", "q_flip", "q_tie"], 2_000)
+        here = None if last is None else {str(name): value for name, value in last.items()}
+        figure = figures.q_against_z(curve, here).update_layout(height=450)
+        chart("Where it stands on the run's curves", figure, MAP, "q_against_z")
+
+
+def text_of(value: Any) -> str | None:
+    """An answer as text: that of the last turn where it is messages, anything else as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and isinstance(value[-1], dict):
+        content = value[-1].get("content")
+        if isinstance(content, str):
+            return content
+    return json.dumps(value, default=str)
+
+
+def _turns(prompt: Any) -> list[tuple[str, str]]:
+    if isinstance(prompt, str):
+        return [("prompt", prompt)]
+    turns = prompt if isinstance(prompt, list) else []
+    return [
+        (str(t.get("role")), str(t.get("content") or "")) if isinstance(t, dict) else ("?", str(t))
+        for t in turns
+    ]
+
+
+def _numbers(pair: dict[str, Any], last: pd.Series | None) -> None:
+    known = {} if last is None else last.to_dict()
+    shown = {
+        name: format(known[name], form) if pd.notna(known.get(name)) else "–"
+        for name, form in SHOWN.items()
+        if name != "p_flip" or pd.notna(known.get(name))
+    }
+    scores = [pair.get("score_chosen"), pair.get("score_rejected")]
+    chosen, rejected = (score if isinstance(score, float) else math.nan for score in scores)
+    if not math.isnan(chosen - rejected):
+        shown["score gap"] = f"{chosen - rejected:+.2f}"
+    if pair.get("votes"):
+        votes = [str(vote) for vote in pair["votes"]]
+        shown["votes for chosen"] = f"{votes.count('chosen')} of {len(votes)}"
+        if "tie" in votes:
+            shown["votes for a tie"] = f"{votes.count('tie')} of {len(votes)}"
+    if pair.get("flipped") is not None:
+        shown["label swapped"] = "yes" if pair["flipped"] else "no"
+    if pair.get("injected_tie"):
+        shown["injected"] = "exact tie"
+    if pair.get("oracle_state"):
+        shown["true state"] = str(pair["oracle_state"])
+    st.code(str(pair.get("pair_id")), language=None)
+    for column, (name, value) in zip(st.columns(len(shown)), shown.items(), strict=True):
+        column.metric(name.replace("_", r"\_"), plain(value))
+
+
+def _marks(run: Run, pair: dict[str, Any]) -> None:
+    found = run.findings(str(pair.get("pair_id")))
+    if len(found):
+        st.caption("What validation found in this pair")
+        for rule, reason in zip(found["rule"], found["reason"], strict=True):
+            st.text(f"{rule}: {reason}")  # reasons quote the data: text, never markup
