@@ -9,14 +9,13 @@ Distribution"): ranking and calibration are therefore reported apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-from sklearn.metrics import brier_score_loss, log_loss
 
-from plc_core.analysis.statistics import auroc, format_number, mann_whitney, mean_interval, wilson
+from plc_core.analysis.calibration import calibrate
+from plc_core.analysis.statistics import auroc, format_number, mann_whitney, mean_interval
 from plc_core.data.slices import slices_of
 
 STATES = ("clean", "flip", "tie")
@@ -118,9 +117,10 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class FlipCalibration:
-    """How far q_flip is from a probability of "this pair is flipped".
+    """How far q_flip, or another forecast, is from a probability of "this pair is flipped".
 
-    `table` has one row a bin: bin (its middle), n, mean_q_flip, flip_share, low, high (Wilson).
+    `table` has one row a bin: bin (its middle), n, mean_q_flip (the mean forecast), flip_share,
+    low, high (Wilson).
     `brier` and `nll` (nats) are compared with a constant forecast of the base rate; `ece` is the
     mean absolute gap of the bins, weighted by n. All are NaN where n = 0.
     """
@@ -148,41 +148,24 @@ def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) 
     A true tie counts as "not flipped". Pairs without a visit or a known group are left out.
     """
     table = _routed(visits, pairs)
-    group = groups(table)
-    table = table[group.notna() & table["q_flip"].notna()]
-    flipped = (groups(table) == group_names(pairs)[1]).to_numpy()
-    forecast = table["q_flip"].to_numpy(np.float64).clip(0, 1)
-    place = np.minimum((forecast * bins).astype(int), bins - 1)
-    rows = []
-    for number in range(bins):
-        inside = place == number
-        n, hits = int(inside.sum()), int(flipped[inside].sum())
-        low, high = wilson(hits, n)
-        rows.append(
-            {
-                "bin": (number + 0.5) / bins,
-                "n": n,
-                "mean_q_flip": forecast[inside].mean() if n else math.nan,
-                "flip_share": hits / n if n else math.nan,
-                "low": low,
-                "high": high,
-            }
-        )
-    reliability = pd.DataFrame(rows)
-    n = len(forecast)
-    if n == 0:
-        return FlipCalibration(reliability, 0, *[math.nan] * 6)
-    base = float(flipped.mean())
-    gaps = (reliability["mean_q_flip"] - reliability["flip_share"]).abs() * reliability["n"] / n
+    table = table[groups(table).notna() & table["q_flip"].notna()]
+    return reliability(table["q_flip"], groups(table) == group_names(pairs)[1], bins)
+
+
+def reliability(
+    forecast: Iterable[float], flipped: Iterable[bool], bins: int = 10
+) -> FlipCalibration:
+    """Reliability of any `forecast` in [0, 1] of `flipped`, both [N], in `bins` equal bins."""
+    found = calibrate(forecast, flipped, bins)
     return FlipCalibration(
-        reliability,
-        n,
-        base,
-        brier=float(brier_score_loss(flipped, forecast, pos_label=True)),
-        brier_base=base * (1 - base),
-        nll=float(log_loss(flipped, forecast, labels=[False, True])),
-        nll_base=float(log_loss(flipped, np.full(n, base), labels=[False, True])),
-        ece=float(gaps.sum()),
+        found.table.rename(columns={"forecast": "mean_q_flip", "share": "flip_share"}),
+        found.n,
+        found.base_rate,
+        found.brier,
+        found.brier_base,
+        found.nll,
+        found.nll_base,
+        found.ece,
     )
 
 

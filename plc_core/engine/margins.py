@@ -21,15 +21,26 @@ from plc_core.progress import Progress
 from plc_core.runs import Run
 
 
-@torch.no_grad()
 def final_margins(
+    run: Run, pairs: Pairs, tokenizer: PreTrainedTokenizerBase, progress: Progress
+) -> pd.Series:
+    """`policy_margins` of the answer that was read as chosen, whichever is observed as chosen now.
+
+    Raises:
+        RunError: where the run has no trained policy.
+    """
+    as_read = pairs.map(lambda batch, _: reverse(batch, batch["flipped"].to_numpy()))
+    return policy_margins(run, as_read, tokenizer, progress)
+
+
+@torch.no_grad()
+def policy_margins(
     run: Run, pairs: Pairs, tokenizer: PreTrainedTokenizerBase, progress: Progress
 ) -> pd.Series:
     """The margin of each pair under a run's trained policy against its own start, by pair id.
 
-    In nats, as beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)] (eq. mseq), of the answer
-    that was read as chosen, whichever is observed as chosen now. Pairs that the chat template
-    refuses have none.
+    In nats, as beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)] (eq. mseq). Pairs that the
+    chat template refuses have none.
 
     Raises:
         RunError: where the run has no trained policy.
@@ -45,8 +56,7 @@ def final_margins(
     collator = StepCollator(
         PairCollator(config["row_tokens"]), size, config.get("tokens_per_forward", 0)
     )
-    as_read = pairs.map(lambda batch, _: reverse(batch, batch["flipped"].to_numpy()))
-    tokens = tokenize_pairs(as_read, tokenizer, config["max_length"], progress=progress).dataset
+    tokens = tokenize_pairs(pairs, tokenizer, config["max_length"], progress=progress).dataset
     tokens, _ = with_reference(tokens, reference, cache_dir(), collator, bf16, progress)
     margins = torch.empty(len(tokens))
     with progress.phase("margins", len(tokens)) as advance, autocast(device, bf16):

@@ -59,7 +59,7 @@ def train(config: TrainConfig) -> Run:
     Raises:
         RunError, DataError, ModelError, ValueError: a sentence; no run is ever overwritten.
     """
-    objective, shadow = _objectives(config)  # wrong options are refused before a folder is made
+    objective, shadow = objectives(config)  # wrong options are refused before a folder is made
     processes = PartialState(cpu=not torch.cuda.is_available())
     check_processes(config, processes)
     if processes.is_main_process:
@@ -128,7 +128,8 @@ def train(config: TrainConfig) -> Run:
     return run
 
 
-def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
+def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
+    """The objective of a run, and the router that is logged beside one that has none."""
     routing: dict[str, Any] = {
         "recipe": config.recipe,
         "prior": tuple(config.prior),

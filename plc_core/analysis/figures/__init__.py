@@ -11,26 +11,44 @@ from plc_core.analysis.figures.audit import (
     tie_ceiling,
     tie_selectivity,
 )
+from plc_core.analysis.figures.calibration import reliability, state_confusion
 from plc_core.analysis.figures.objectives import objective_curves
 from plc_core.analysis.figures.pairs import length_differences
 from plc_core.analysis.figures.rewards import reward_against_kl
 from plc_core.analysis.figures.stages import sft_curves
+from plc_core.analysis.figures.studies import (
+    correction_phases,
+    direction_kept,
+    disagreement,
+    dose_response,
+    group_means,
+)
 from plc_core.analysis.figures.style import RUN_COLOURS, STATE_COLOURS
 from plc_core.analysis.figures.training import pair_trajectory, q_against_z, training_curves
+from plc_core.analysis.figures.win_rates import win_rate_radar, win_rates_by_dose
 
 __all__ = [
     "RUN_COLOURS",
     "STATE_COLOURS",
+    "correction_phases",
+    "direction_kept",
+    "disagreement",
+    "dose_response",
     "flip_distribution",
     "flip_reliability",
+    "group_means",
     "length_differences",
     "objective_curves",
     "pair_trajectory",
     "q_against_z",
+    "reliability",
     "reward_against_kl",
     "routing_by_state",
     "sft_curves",
+    "state_confusion",
     "tie_ceiling",
     "tie_selectivity",
     "training_curves",
+    "win_rate_radar",
+    "win_rates_by_dose",
 ]

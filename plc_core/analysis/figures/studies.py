@@ -1,0 +1,251 @@
+"""Figures of the routing studies; the paper's numbers are open diamonds in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from plc_core.analysis.figures.style import (
+    INK,
+    RUN_COLOURS,
+    STATE_COLOURS,
+    bar_style,
+    empty,
+    finish,
+    whiskers,
+)
+
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_PAPER = {"symbol": "diamond-open", "size": 9}
+_PANELS = {
+    "mean weight over all visits": {
+        "q_clean": STATE_COLOURS["clean"],
+        "q_flip": STATE_COLOURS["flip"],
+        "q_tie": STATE_COLOURS["tie"],
+    },
+    "mean q_flip of reversed and other pairs": {
+        "marked_q_flip": STATE_COLOURS["flip"],
+        "unmarked_q_flip": STATE_COLOURS["clean"],
+    },
+    "AUROC of q_flip for the marker": {"marker_auroc": STATE_COLOURS["flip"]},
+}
+
+
+def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
+    """Routing against the share of reversed hard pairs; methods by line, measures by colour.
+
+    `table` is that of `hard_pairs.hard_pair_table`, `paper` of `published_hard_pairs`. Figure
+    "Routing response under hard-pair corruption".
+    """
+    if table.empty:
+        return empty("No run on hard-pair flips is there yet.", 380)
+    figure = make_subplots(
+        rows=1, cols=3, subplot_titles=list(_PANELS), column_widths=[0.36, 0.32, 0.32]
+    )
+    methods = list(dict.fromkeys(table["method"]))
+    for place, measures in enumerate(_PANELS.values(), start=1):
+        for measure, colour in measures.items():
+            for number, method in enumerate(methods):
+                rows = table[(table["measure"] == measure) & (table["method"] == method)]
+                _curve(figure, place, rows.sort_values("noise_rate"), method, number, colour)
+            rows = paper[paper["measure"] == measure]
+            figure.add_scatter(
+                x=rows["noise_rate"],
+                y=rows["value"],
+                mode="markers",
+                marker=_PAPER | {"color": colour},
+                showlegend=False,
+                hovertemplate=f"paper, η %{{x}}: {measure} %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=place,
+            )
+            _name(figure, place, table[table["method"] == methods[0]], measure, colour)
+    figure.add_hline(y=0.5, line={"color": INK, "dash": "dot", "width": 1}, row=1, col=3)
+    _keys(figure, methods)
+    figure.update_xaxes(title_text="share of reversed hard pairs η", tickformat=".0%")
+    figure.update_yaxes(range=[0, 1])
+    return finish(figure, 400).update_layout(legend_y=1.13, margin_t=86)
+
+
+def _curve(
+    figure: go.Figure, place: int, rows: pd.DataFrame, method: str, number: int, colour: str
+) -> None:
+    measure = rows["measure"].iloc[0] if len(rows) else ""
+    figure.add_scatter(
+        x=rows["noise_rate"],
+        y=rows["value"],
+        mode="lines+markers",
+        showlegend=False,
+        customdata=rows["n"],
+        line={"color": colour, "width": 1.8, "dash": _DASHES[number % len(_DASHES)]},
+        marker={"size": 6},
+        error_y=whiskers(rows["value"], rows["low"], rows["high"], colour) | {"width": 3},
+        hovertemplate=f"{method}, η %{{x}}: {measure} %{{y:.3f}}, n = %{{customdata:,}}"
+        "<extra></extra>",
+        row=1,
+        col=place,
+    )
+
+
+def _name(figure: go.Figure, place: int, rows: pd.DataFrame, measure: str, colour: str) -> None:
+    """The measure's name beside the last of its points."""
+    own = rows[rows["measure"] == measure].sort_values("noise_rate")
+    if len(own) and place < 3:
+        number = place if place > 1 else ""
+        figure.add_annotation(
+            x=own["noise_rate"].iloc[-1],
+            y=own["value"].iloc[-1],
+            text={"marked_q_flip": "reversed", "unmarked_q_flip": "others"}.get(measure, measure),
+            xref=f"x{number}",
+            yref=f"y{number}",
+            xanchor="left",
+            xshift=9,
+            showarrow=False,
+            font={"color": colour, "size": 12},
+        )
+
+
+def _keys(figure: go.Figure, methods: list[str]) -> None:
+    """The legend in grey, as colours are measures: a line for each method, the paper's marker."""
+    for number, method in enumerate(methods):
+        line = {"color": INK, "dash": _DASHES[number % len(_DASHES)]}
+        figure.add_scatter(x=[None], y=[None], name=method, mode="lines", line=line, row=1, col=1)
+    marker = _PAPER | {"color": INK}
+    figure.add_scatter(
+        x=[None], y=[None], name="paper", mode="markers", marker=marker, row=1, col=1
+    )
+
+
+def group_means(tables: Mapping[str, pd.DataFrame], paper: pd.DataFrame | None = None) -> go.Figure:
+    """Mean q_tie of groups of agreement, with intervals; one colour a policy.
+
+    `tables` are the rows of one measure in `votes.Agreement.groups`, by policy; `paper` has
+    the columns group and mean_q_tie. Table "Zero-shot tie routing on MultiPref".
+    """
+    figure = go.Figure()
+    sizes: dict[str, int] = {}
+    for table in tables.values():
+        sizes |= dict(zip(table["group"], table["n"], strict=True))
+    names = {group: f"{group}<br>n = {n:,}" for group, n in sizes.items()}
+    for number, (policy, table) in enumerate(tables.items()):
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        figure.add_scatter(
+            x=[names[group] for group in table["group"]],
+            y=table["mean"],
+            name=policy,
+            mode="lines+markers",
+            line={"color": colour, "width": 1.8},
+            marker={"size": 8},
+            error_y=whiskers(table["mean"], table["low"], table["high"], colour),
+            hovertemplate=f"{policy}, %{{x}}: %{{y:.4f}}<extra></extra>",
+        )
+    if paper is not None:
+        known = paper[paper["group"].isin(names)]
+        figure.add_scatter(
+            x=[names[group] for group in known["group"]],
+            y=known["mean_q_tie"],
+            name="paper, MultiPref",
+            mode="markers",
+            marker=_PAPER | {"color": INK},
+            hovertemplate="paper, %{x}: %{y:.4f}<extra></extra>",
+        )
+    figure.update_yaxes(title_text="mean q_tie", rangemode="tozero")
+    return finish(figure, 380)
+
+
+def direction_kept(table: pd.DataFrame) -> go.Figure:
+    """Mean q_clean − q_flip of injected ties and of the other pairs against the tie rate.
+
+    `table` is that of `ties.direction_kept`; a panel a method.
+    """
+    methods = list(dict.fromkeys(table["method"]))
+    if not methods:
+        return empty("No run with injected ties is there yet.", 340)
+    figure = make_subplots(rows=1, cols=len(methods), subplot_titles=methods, shared_yaxes=True)
+    for place, method in enumerate(methods, start=1):
+        own = table[table["method"] == method].sort_values("tie_rate")
+        for group, name, colour in (
+            ("clean", "unmodified pairs", STATE_COLOURS["clean"]),
+            ("injected", "injected ties", STATE_COLOURS["tie"]),
+        ):
+            rows = own[own[f"n_{group}"] > 0]
+            figure.add_scatter(
+                x=rows["tie_rate"],
+                y=rows[group],
+                name=name,
+                legendgroup=name,
+                showlegend=place == 1,
+                mode="lines+markers",
+                line={"color": colour, "width": 1.8},
+                marker={"size": 7},
+                error_y=whiskers(rows[group], rows[f"{group}_low"], rows[f"{group}_high"], colour),
+                customdata=rows[f"n_{group}"],
+                hovertemplate="%{x:.0%} ties: %{y:.3f}, n = %{customdata:,}<extra></extra>",
+                row=1,
+                col=place,
+            )
+        figure.update_xaxes(title_text="share of injected ties", tickformat=".0%", col=place)
+    figure.update_yaxes(title_text="mean q_clean − q_flip", rangemode="tozero", col=1)
+    return finish(figure, 360).update_layout(legend_y=1.12, margin_t=84)
+
+
+def disagreement(found: Mapping[str, Any]) -> go.Figure:
+    """How often an independent reward disagrees with the label, by tenths of q_flip.
+
+    `found` are `confirmation.Disagreement` by policy. On the diagonal q_flip would be the chance
+    of disagreement.
+    """
+    figure = go.Figure()
+    line = {"color": INK, "dash": "dot", "width": 1.2}
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="equal", hoverinfo="skip")
+    for number, (policy, own) in enumerate(found.items()):
+        rows = own.curve[own.curve["n"] > 0]
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        figure.add_scatter(
+            x=rows["q_flip"],
+            y=rows["share"],
+            name=f"{policy} (n = {own.n:,})",
+            mode="lines+markers",
+            line={"color": colour, "width": 1.8},
+            marker={"size": 7},
+            error_y=whiskers(rows["share"], rows["low"], rows["high"], colour),
+            customdata=rows["n"],
+            hovertemplate="mean q_flip %{x:.2f}: %{y:.1%}, n = %{customdata:,}<extra></extra>",
+        )
+    figure.update_xaxes(title_text="mean q_flip of a tenth of the pairs", range=[-0.02, 1.02])
+    figure.update_yaxes(title_text="reward prefers the rejected answer", tickformat=".0%")
+    return finish(figure, 380)
+
+
+def correction_phases(table: pd.DataFrame) -> go.Figure:
+    """Share of the whole correction weight in each phase of training, and the mean weight.
+
+    `table` is that of `confirmation.correction_by_phase`.
+    """
+    figure = make_subplots(
+        rows=1, cols=2, subplot_titles=["share of the correction weight", "mean weight w"]
+    )
+    for number, (method, own) in enumerate(table.groupby("method", sort=False)):
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        phases = [f"{a:.0%} to {b:.0%}" for a, b in zip(own["from"], own["to"], strict=True)]
+        for place, column in enumerate(("share", "mean"), start=1):
+            bars = whiskers(own["mean"], own["low"], own["high"], colour) if place == 2 else None
+            figure.add_bar(
+                x=phases,
+                y=own[column],
+                name=str(method),
+                legendgroup=str(method),
+                showlegend=place == 1,
+                marker=bar_style(colour),
+                error_y=bars,
+                hovertemplate=f"{method}, %{{x}}: %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=place,
+            )
+    figure.update_xaxes(title_text="of training")
+    figure.update_yaxes(tickformat=".0%", col=1)
+    return finish(figure, 360, barmode="group").update_layout(legend_y=1.12, margin_t=84)

@@ -1,0 +1,188 @@
+"""The routing weights against the true state of every pair, which the embedded world knows.
+
+The paper has no such truth and cannot ask. Everything is computed from `visits` and `pairs`, at
+each pair's last visit. The weights are "not calibrated probabilities" (paper, section
+"Margin-Based Routing Distribution"), so ranking is told apart from calibration, and beside them
+stands the calibrated flip posterior `p_flip` where the visits have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import confusion_matrix
+
+from plc_core.analysis.audit import STATES, has_oracle, join_last_visits
+from plc_core.analysis.calibration import Calibration, calibrate
+from plc_core.analysis.statistics import Floats, auroc, wilson
+
+FORECASTS = {"q_clean": "clean", "q_flip": "flip", "q_tie": "tie", "p_flip": "flip"}
+"""What each column forecasts."""
+
+
+def truth_of(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """The last visit of each pair that was visited, beside its true state.
+
+    `p_flip`, where there is one, is of the first visit: later the policy remembers the label.
+
+    Raises:
+        ValueError: where the true state of a pair is not known.
+    """
+    if not has_oracle(pairs):
+        raise ValueError("The true state is known in the embedded world only; pairs lack it.")
+    joined = join_last_visits(visits, pairs)
+    if "p_flip" in joined:
+        first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
+        joined["p_flip"] = joined["pair_id"].map(first.set_index("pair_id")["p_flip"])
+    return joined[joined["q_flip"].notna()].reset_index(drop=True)
+
+
+def state_calibration(
+    visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10
+) -> dict[str, Calibration]:
+    """Each weight as a forecast of its state, by column; `p_flip` only where visits have it.
+
+    Each is measured on all pairs, a pair of another state being "not". The bins of q_tie end at
+    its ceiling.
+    """
+    table = truth_of(visits, pairs)
+    highest = ceilings(visits)["tie"]
+    return {
+        column: calibrate(
+            table[column],
+            table["oracle_state"] == state,
+            bins,
+            top=highest if state == "tie" and highest > 0 else 1.0,
+        )
+        for column, state in FORECASTS.items()
+        if column in table and table[column].notna().any()
+    }
+
+
+def calibration_table(calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
+    """One row a forecast: mean, base rate, Brier and NLL beside the base rate's, ECE, n."""
+    rows = [
+        {
+            "forecast": name,
+            "of": FORECASTS.get(name, name),
+            "mean": c.mean,
+            "base rate": c.base_rate,
+            "Brier": c.brier,
+            "Brier, base rate": c.brier_base,
+            "NLL": c.nll,
+            "NLL, base rate": c.nll_base,
+            "ECE": c.ece,
+            "n": c.n,
+        }
+        for name, c in calibrations.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def three_state_scores(visits: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, float]:
+    """Brier score (summed over states) and NLL of all three weights together, nats, and n.
+
+    Beside each stands that of a constant forecast of the states' shares.
+    """
+    table = truth_of(visits, pairs)
+    n = len(table)
+    if not n:
+        return dict.fromkeys(["brier", "brier_base", "nll", "nll_base"], math.nan) | {"n": 0}
+    q = table[[f"q_{state}" for state in STATES]].to_numpy(np.float64)
+    true = np.stack([table["oracle_state"] == state for state in STATES], 1).astype(np.float64)
+    shares = np.broadcast_to(true.mean(axis=0), true.shape)
+    return {
+        "brier": _brier(q, true),
+        "brier_base": _brier(shares, true),
+        "nll": _nll(q, true),
+        "nll_base": _nll(shares, true),
+        "n": n,
+    }
+
+
+def _brier(q: Floats, true: Floats) -> float:
+    return float(((q - true) ** 2).sum(axis=1).mean())
+
+
+def _nll(q: Floats, true: Floats) -> float:
+    own = (q * true).sum(axis=1)
+    return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
+
+
+def ceilings(visits: pd.DataFrame) -> dict[str, float]:
+    """The largest weight that each state reached in any visit; NaN without visits.
+
+    q depends on z alone (equation "posterior"). The tie state's peak, near z = 0, is the height
+    that prior and temperatures allow, far below one half under any plausible prior.
+    """
+    return {s: float(visits[f"q_{s}"].max()) if len(visits) else math.nan for s in STATES}
+
+
+def relative_states(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """True states against the state whose weight is largest relative to its ceiling.
+
+    The tie state is the largest weight at no z, so the plain argmax would find no tie whatever the
+    data hold; relative to its ceiling each state can be found. Where two are level the first of
+    clean, flip, tie is taken.
+
+    Returns:
+        One row a true state and found state: true, found, n, of (pairs of that true state), share
+        of them, low, high (Wilson). A state without pairs has NaN shares.
+    """
+    table = truth_of(visits, pairs)
+    highest = np.array([ceilings(visits)[state] for state in STATES])
+    q = table[[f"q_{state}" for state in STATES]].to_numpy(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = np.where(highest > 0, q / highest, 0.0)
+    found = np.array(STATES)[relative.argmax(axis=1)] if len(table) else np.array([], dtype=str)
+    counts = np.zeros((3, 3), dtype=int)
+    if len(table):
+        counts = confusion_matrix(table["oracle_state"], found, labels=list(STATES))
+    rows = []
+    for i, true in enumerate(STATES):
+        of = int(counts[i].sum())
+        for j, name in enumerate(STATES):
+            n = int(counts[i, j])
+            low, high = wilson(n, of)
+            share = n / of if of else math.nan
+            row = {"true": true, "found": name, "n": n, "of": of}
+            rows.append(row | {"share": share, "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+def state_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """How well each weight ranks its own state: AUROC with DeLong's interval.
+
+    Flips are ranked among directional pairs (true ties left out), ties among all pairs. Beside the
+    weights stand what they are made of: -margin for flips, -|margin| for ties. Columns: state,
+    score, auroc, low, high, n_positive, n_negative, text.
+    """
+    table = truth_of(visits, pairs)
+    directional = table[table["oracle_state"] != "tie"]
+    scores = {
+        ("flip", "q_flip"): directional["q_flip"],
+        ("flip", "-margin"): -directional["margin"],
+        ("tie", "q_tie"): table["q_tie"],
+        ("tie", "-|margin|"): -table["margin"].abs(),
+    }
+    if "p_flip" in directional and directional["p_flip"].notna().any():
+        scores["flip", "p_flip"] = directional["p_flip"]
+    rows = []
+    for (state, name), score in scores.items():
+        area = auroc(score, table.loc[score.index, "oracle_state"] == state)
+        rows.append(
+            {
+                "state": state,
+                "score": name,
+                "auroc": area.value,
+                "low": area.low,
+                "high": area.high,
+                "n_positive": area.n_positive,
+                "n_negative": area.n_negative,
+                "text": str(area),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,215 @@
+"""Zero-shot routing: where a trained policy would send pairs that it need not have been trained on.
+
+The scores of a probe lie in the run's folder, `scores/<probe>.parquet`: everything about them is
+read from that file. A probe is scored under two calibrations: `checkpoint`, the running mean and
+variance that training ended with, and `self`, the probe's own, which asks for its order alone.
+Under an objective without routing it is the shadow router's: DPO's own margin beside PLC's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+import torch
+
+from plc_core.data import Pairs, load_pairs
+from plc_core.data.corruption import label_by_annotator, simulate_votes
+from plc_core.data.corruption.draws import uniform
+from plc_core.data.corruption.flips import reverse
+from plc_core.data.corruption.oracle import mark_oracle_states
+from plc_core.data.votes import vote_groups
+from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.engine.config import TrainConfig
+from plc_core.engine.margins import policy_margins
+from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.engine.objective_state import load_objective_state
+from plc_core.engine.pipeline import objectives
+from plc_core.engine.training_pairs import training_pairs
+from plc_core.engine.world_pairs import world_pairs
+from plc_core.evaluation.judges import RewardModelJudge
+from plc_core.files import RunError, project_path, read_table, write_table
+from plc_core.objective import Router
+from plc_core.objective.calibration import MarginCalibration
+from plc_core.progress import Progress
+from plc_core.runs import Run
+
+Calibrated: TypeAlias = Literal["checkpoint", "self"]
+CALIBRATIONS: tuple[Calibrated, ...] = ("checkpoint", "self")
+
+_HELD_OUT_SEED = 1_000_000
+_KEPT = [
+    *("pair_id", "source", "score_chosen", "score_rejected"),
+    *("flipped", "injected_tie", "oracle_state"),
+]
+_META = b"plc_probe"
+
+
+def score_probe(run: Run, name: str, pairs: Pairs) -> pd.DataFrame:
+    """Score `pairs` by the run's last checkpoint and keep it as `scores/<name>.parquet`.
+
+    One row a pair and calibration: calibration, pair_id, margin (nats, of the observed label), z,
+    q_clean, q_flip, q_tie, confidence, and of the pair source, scores, markers, oracle_state and
+    group (of its votes, else null). Pairs that the chat template refuses have NaN. What was scored
+    before, of the same pairs by the same checkpoint, is read again.
+
+    Raises:
+        RunError: where the run has no trained policy.
+    """
+    path = run.path / "scores" / f"{name}.parquet"
+    checkpoint = trained_checkpoint(run)
+    what = {"pairs": pairs.fingerprint, "groups": _digest(pairs), "checkpoint": checkpoint.name}
+    kept = _kept(path, what)
+    if kept is not None:
+        return kept
+    config = run.info["config"]
+    progress = Progress(run)
+    margins = policy_margins(run, pairs, load_tokenizer(config["model"]), progress)
+    router = router_of(run, checkpoint)
+    table = pairs.table.select(_KEPT).to_pandas()
+    table["group"] = vote_groups(pairs)["group"].to_numpy()
+    table["margin"] = margins.reindex(table["pair_id"]).to_numpy()
+    frames = [_routed(table, router, calibration) for calibration in CALIBRATIONS]
+    scores = pd.concat(frames, ignore_index=True)
+    path.parent.mkdir(exist_ok=True)
+    arrow = pa.Table.from_pandas(scores, preserve_index=False)
+    metadata = {**(arrow.schema.metadata or {}), _META: json.dumps(what).encode()}
+    write_table(path, arrow.replace_schema_metadata(metadata))
+    return scores
+
+
+def router_of(run: Run, checkpoint: Path) -> Router:
+    """The run's router, or the shadow's, with the calibration of a checkpoint."""
+    known = TrainConfig.model_fields
+    config = {name: value for name, value in run.info["config"].items() if name in known}
+    objective, shadow = objectives(TrainConfig(**config))
+    load_objective_state(checkpoint, objective, shadow)
+    router = objective.router or shadow
+    assert router is not None  # every run has one of the two
+    return router
+
+
+def _routed(table: pd.DataFrame, router: Router, calibration: Calibrated) -> pd.DataFrame:
+    margin = torch.tensor(table["margin"].to_numpy(), dtype=torch.float64)
+    known = ~margin.isnan()
+    before = router.calibration
+    try:
+        if calibration == "self":
+            # After one step the bias-corrected average is that step's own mean and variance.
+            router.calibration = MarginCalibration(before.alpha, before.sigma_min)
+            router.calibration.observe(margin[known])
+            router.calibration.commit()
+        routing = router(margin, progress=1.0, update=False)
+    finally:
+        router.calibration = before
+    columns: dict[str, Any] = {"calibration": calibration, "z": routing.z.numpy()}
+    columns |= {f"q_{s}": getattr(routing, s).numpy() for s in ("clean", "flip", "tie")}
+    columns["confidence"] = routing.confidence.numpy()
+    return table.assign(**columns)
+
+
+def _kept(path: Path, what: Mapping[str, Any]) -> pd.DataFrame | None:
+    if not path.exists():
+        return None
+    try:
+        table = read_table(path)
+        same = json.loads((table.schema.metadata or {}).get(_META, b"{}")) == what
+    except (RunError, ValueError):  # damaged: scored again
+        return None
+    return table.to_pandas() if same else None
+
+
+def _digest(pairs: Pairs) -> str:
+    """Of what is kept beside the fingerprint's columns: scores and votes."""
+    digest = hashlib.sha256()
+    for batch in pairs.batches(["score_chosen", "score_rejected", "votes"]):
+        digest.update(json.dumps(batch.to_pydict()).encode())
+    return digest.hexdigest()[:16]
+
+
+def held_out_pairs(run: Run, count: int, progress: Progress | None = None) -> Pairs:
+    """Pairs that a run was not trained on: fresh ones of the world, or its data's test split.
+
+    Those of the world have clean labels and belong to the run's seed; `count` is of prompts.
+    """
+    config = run.info["config"]
+    if config["data"] != "world":
+        files = config["data_files"]
+        return load_pairs(
+            config["data"],
+            count,
+            split="test",
+            files=project_path(files) if files else None,
+            revision=config["data_revision"],
+            columns=config["data_columns"],
+            actions=config["data_actions"],
+        )
+    # The world's pairs are samples of its one starting policy, whatever the run's model is.
+    policy, tokenizer = load_policy("world")
+    seed = _HELD_OUT_SEED + int(config["seed"])
+    pairs = world_pairs(policy, tokenizer, count, seed, progress or Progress(run))
+    return mark_oracle_states(pairs)
+
+
+def labelled_by_one(pairs: Pairs, seed: int) -> Pairs:
+    """The pairs with the labels of one simulated annotator, who errs, in place of the true ones."""
+    return mark_oracle_states(label_by_annotator(pairs, seed))
+
+
+def with_votes(pairs: Pairs, seed: int, annotators: int = 4) -> Pairs:
+    """The pairs with simulated votes, labelled by the majority; level votes go by a hash.
+
+    The same rule as `load_pairs("multipref")`. Pairs whose majority contradicts the label that
+    they had are marked as flipped.
+    """
+    voted = simulate_votes(pairs, annotators, seed)
+
+    def by_majority(batch: pa.Table, _: int) -> pa.Table:
+        wanted = []
+        for pair_id, votes in zip(
+            batch["pair_id"].to_pylist(), batch["votes"].to_pylist(), strict=True
+        ):
+            lead = votes.count("chosen") - votes.count("rejected")
+            wanted.append(lead < 0 or (lead == 0 and uniform("level votes", seed, pair_id) < 0.5))
+        return reverse(batch, pd.Series(wanted, dtype=bool).to_numpy())
+
+    return voted.map(by_majority)
+
+
+def pair_rewards(pairs: Pairs, model: str) -> pd.DataFrame:
+    """The rewards that a sequence-classification model gives both answers of each pair.
+
+    Args:
+        model: a reward model's folder, or its name on the hub.
+
+    Returns:
+        One row a pair: pair_id, reward_chosen, reward_rejected.
+    """
+    judge = RewardModelJudge(model)
+    table = pairs.table.select(["pair_id", "prompt", "chosen", "rejected"]).to_pandas()
+    conversation = [json.dumps([dict(turn) for turn in prompt]) for prompt in table["prompt"]]
+    found = {"pair_id": table["pair_id"]}
+    for side in ("chosen", "rejected"):
+        answers = pd.DataFrame(
+            {
+                "prompt_id": table["pair_id"],
+                "conversation": conversation,
+                "response": table[side],
+            }
+        )
+        found[f"reward_{side}"] = pd.Series([score.value for score in judge.score(answers)])
+    return pd.DataFrame(found)
+
+
+def corrupted_pairs(run: Run, **changes: Any) -> Pairs:
+    """The pairs that a run like this one would train on with other parameters, as tie_rate=0.3."""
+    known = TrainConfig.model_fields
+    config = {name: value for name, value in run.info["config"].items() if name in known}
+    changed = TrainConfig(**{**config, **changes})
+    policy, tokenizer = load_policy(changed.model)
+    return training_pairs(changed, policy, tokenizer, Progress(run))

@@ -1,0 +1,152 @@
+"""Random label flips: how win rates bear them, and where the routing sends flipped pairs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+from pydantic import Field
+
+from plc_core.analysis.paper import published
+from plc_core.data.world.prompts import held_out_prompts
+from plc_core.evaluation.benchmarks import world_benchmark
+from plc_core.evaluation.kl_control import Control, beyond_control, find_control, win_rates
+from plc_core.experiments.study import StudyConfig, paper_name, trained
+from plc_core.files import RunError
+from plc_core.runs import Run
+
+CLEAN, SAME = "clean DPO", "same-data DPO"
+"""The paper's two baselines: DPO on uncorrupted labels, and DPO on the very same labels."""
+CONTROL = "KL control (DPO)"
+
+
+class NoiseConfig(StudyConfig):
+    """The parameters of `notebooks/03_label_noise.ipynb`."""
+
+    seeds: list[int] = Field([0, 1], min_length=1)
+    rates: list[float] = Field([0.0, 0.1, 0.2, 0.3], min_length=1)  # shares of flipped labels
+    methods: list[str] = Field(["plc"], min_length=1)  # objectives beside dpo
+    spotlight: str = "plc"  # whose KL the control matches
+
+
+class NoiseRuns(NamedTuple):
+    """Runs by rate and method's name in the paper, one a seed, and the control of each rate."""
+
+    runs: dict[float, dict[str, list[Run]]]
+    controls: dict[float, Control]
+    spotlight: str  # its name in the paper
+
+    @property
+    def named(self) -> dict[str, list[Run]]:
+        """All of them under one name each, for the report's record."""
+        return {
+            f"{method}, η={rate:g}": own
+            for rate, methods in self.runs.items()
+            for method, own in methods.items()
+        }
+
+
+def noise_runs(config: NoiseConfig) -> NoiseRuns:
+    """The runs of the study; plain DPO at every rate, and on clean labels, is always among them."""
+    if config.spotlight not in config.methods:
+        raise RunError(f"The spotlight {config.spotlight!r} is none of the methods.")
+    objectives = ["dpo", *(m for m in config.methods if m != "dpo")]
+    rates = sorted({0.0, *config.rates})
+    variants: dict[str, dict[str, Any]] = {
+        f"{objective} {rate:g}": {"objective": objective, "flip_rate": rate}
+        for rate in rates
+        for objective in objectives
+        if rate in config.rates or objective == "dpo"
+    }
+    ready = trained(config, variants)
+    runs: dict[float, dict[str, list[Run]]] = {}
+    controls = {}
+    for rate in rates:
+        runs[rate] = {
+            paper_name(objective): ready[f"{objective} {rate:g}"]
+            for objective in objectives
+            if f"{objective} {rate:g}" in ready
+        }
+        if rate not in config.rates:
+            continue
+        shown = runs[rate][paper_name(config.spotlight)]
+        controls[rate] = control_of(config, shown, [ready[f"dpo {rate:g}"]], {"flip_rate": rate})
+        runs[rate][CONTROL] = controls[rate].runs
+    return NoiseRuns(runs, controls, paper_name(config.spotlight))
+
+
+def control_of(
+    config: StudyConfig, method: list[Run], dpo: list[list[Run]], data: dict[str, Any]
+) -> Control:
+    """The plain DPO on `data` (parameters of 01_train) that moved as far as `method`."""
+    return find_control(
+        method,
+        dpo,
+        lambda beta: trained(config, {"dpo": {**data, "objective": "dpo", "beta": beta}})["dpo"],
+    )
+
+
+def noise_table(found: NoiseRuns, by_benchmark: bool = False) -> pd.DataFrame:
+    """Win rates of every method at every rate against both baselines.
+
+    The columns of `kl_control.win_rates` with noise_rate and baseline in front. At rate 0 the two
+    baselines are one. With `by_benchmark` the world's four families of prompts are told apart.
+    """
+    frames = []
+    clean = found.runs[0.0]["DPO"]
+    names = _families(clean[0]) if by_benchmark else None
+    for rate, methods in found.runs.items():
+        if rate not in found.controls:
+            continue
+        for baseline, against in ((CLEAN, clean), (SAME, methods["DPO"])):
+            table = win_rates(methods, against, found.controls[rate].runs, names)
+            if len(table):
+                table.insert(0, "noise_rate", rate)
+                table.insert(1, "baseline", baseline)
+                frames.append(table)
+    return pd.concat(frames, ignore_index=True)
+
+
+def _families(run: Run) -> dict[str, str]:
+    answered = run.table("generations/world.parquet")["prompt_id"].nunique()
+    families = [prompt.family for prompt in held_out_prompts(answered)]
+    ids = [prompt.prompt_id for prompt in world_benchmark(answered).prompts]
+    return dict(zip(ids, families, strict=True))
+
+
+def published_noise() -> pd.DataFrame:
+    """The paper's two tables of noise: a row a setting and method, a column a rate."""
+    table = published("noise")
+    table["setting"] = table["dataset"] + ", " + table["model"] + ", " + table["benchmark"]
+    table["η"] = table["noise_rate"].map("{:g}".format)
+    wide = table.pivot_table(
+        "win_rate", ["baseline", "setting", "method"], "η", aggfunc="first", sort=False
+    )
+    return (
+        wide[sorted(wide.columns, key=lambda rate: float(str(rate)))]
+        .map("{:.1f}".format)
+        .replace("nan", "–")
+    )
+
+
+def noise_sentence(table: pd.DataFrame, found: NoiseRuns) -> str:
+    """The spotlight at the largest rate against same-data DPO, beside its control and the paper."""
+    rate = max(found.controls)
+    rows = table[
+        (table["noise_rate"] == rate)
+        & (table["baseline"] == SAME)
+        & (table["method"] == found.spotlight)
+    ]
+    parts = [
+        f"{row['win_rate']:.1f} % [{row['low']:.1f}, {row['high']:.1f}] in {row['decoding']} "
+        f"decoding ({beyond_control(row)})"
+        for row in rows.to_dict("records")
+    ]
+    seeds, n = rows.iloc[0][["seeds", "n"]]
+    there = published("noise", baseline=SAME, method=found.spotlight, noise_rate=rate)
+    paper = [f"{row['win_rate']:.1f} % on {row['dataset']}" for row in there.to_dict("records")]
+    return (
+        f"With {rate:.0%} of the labels flipped, {found.spotlight} wins {' and '.join(parts)} "
+        f"against DPO on the same labels, over {seeds} training seed{'s' if seeds > 1 else ''} and "
+        f"{n} prompts" + (f"; the paper has {' and '.join(paper)}." if paper else ".")
+    )

@@ -1,0 +1,65 @@
+"""What all studies share: their parameters, their runs, their report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from plc_core.analysis.paper import NAMES
+from plc_core.experiments import plan_runs, ready_runs
+from plc_core.files import project_path
+from plc_core.runs import Run, create_run
+
+
+class StudyConfig(BaseModel):
+    """The parameters that every notebook on a table of the paper has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    name: str  # name of the report's folder
+    runs_dir: str = "runs"
+    recipe: str = "world"  # the setting that runs are trained in
+    common: dict[str, Any] = Field(default_factory=dict)  # of 01_train's, in all runs
+    seeds: list[int] = Field([0], min_length=1)
+    make: bool = True  # train what is missing; False says what is
+    workers: int = Field(2, ge=1)  # runs that train at once
+
+
+def trained(
+    config: StudyConfig, variants: Mapping[str, Mapping[str, Any]], seeds: list[int] | None = None
+) -> dict[str, list[Run]]:
+    """The runs of each variant, one a seed, in the order of `seeds`; what is missing is made.
+
+    Raises:
+        RunError: where runs are missing and `make` is False, which ones and how to make them.
+    """
+    planned = plan_runs(config.recipe, dict(variants), seeds or config.seeds, common=config.common)
+    return ready_runs(planned, runs_dir=config.runs_dir, make=config.make, workers=config.workers)
+
+
+def open_report(config: StudyConfig) -> Run:
+    """The report's own folder; an older one of this name is replaced."""
+    info = {"kind": "analysis", "config": config.model_dump()}
+    return create_run(project_path(config.runs_dir), config.name, info)
+
+
+def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> None:
+    """Write down which runs the report is computed from, by label."""
+    report.update_info(runs={label: [run.name for run in own] for label, own in runs.items()})
+
+
+def keep(report: Run, **tables: pd.DataFrame) -> None:
+    """Write tables as tables/<name>.csv of the report: numbers unrounded, as they were shown."""
+    folder = report.path / "tables"
+    folder.mkdir(exist_ok=True)
+    for name, table in tables.items():
+        named = any(index is not None for index in table.index.names)
+        table.to_csv(folder / f"{name.replace('_', '-')}.csv", index=named)
+
+
+def paper_name(objective: str) -> str:
+    """The paper's name of an objective, or its own where the paper has none."""
+    return NAMES.get(objective, objective)

@@ -1,0 +1,163 @@
+"""Ties: weak gaps among held-out pairs, and exact ties in the training data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+from pydantic import Field
+
+from plc_core.analysis.paper import published
+from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
+from plc_core.evaluation.probe import corrupted_pairs, held_out_pairs, score_probe
+from plc_core.experiments.hard_pairs import shadow_name
+from plc_core.experiments.label_noise import CONTROL, control_of
+from plc_core.experiments.study import StudyConfig, paper_name, trained
+from plc_core.files import RunError
+from plc_core.runs import Run
+
+
+class WeakGapConfig(StudyConfig):
+    """The parameters of `notebooks/05_tie_selectivity.ipynb`."""
+
+    held_out: int = Field(3000, ge=1)  # pairs that no run was trained on
+    share: float = Field(0.2, gt=0, le=0.5)  # of the pairs, in each slice
+    calibration: str = "checkpoint"
+    methods: list[str] = Field(["plc", "dpo"], min_length=1)
+
+
+class ExactTieConfig(StudyConfig):
+    """The parameters of `notebooks/06_exact_ties.ipynb`."""
+
+    rates: list[float] = Field([0.0, 0.05, 0.1, 0.3], min_length=1)  # shares of injected ties
+    methods: list[str] = Field(["plc"], min_length=1)  # objectives beside dpo
+    spotlight: str = "plc"
+    probe_rate: float = Field(0.3, gt=0, le=1)  # of the set that clean policies are shown
+
+
+class TieRuns(NamedTuple):
+    """Runs by tie rate and method's name in the paper, and the control of each rate."""
+
+    runs: dict[float, dict[str, list[Run]]]
+    controls: dict[float, Control]
+    spotlight: str
+
+    @property
+    def named(self) -> dict[str, list[Run]]:
+        """All of them under one name each, for the report's record."""
+        return {
+            f"{method}, {rate:.0%} ties": own
+            for rate, methods in self.runs.items()
+            for method, own in methods.items()
+        }
+
+
+def clean_runs(config: StudyConfig, methods: list[str]) -> dict[str, list[Run]]:
+    """Runs on uncorrupted labels, by the name under which their routing is shown."""
+    variants: dict[str, dict[str, Any]] = {m: {"objective": m, "flip_rate": 0.0} for m in methods}
+    ready = trained(config, variants)
+    return {shadow_name(m): ready[m] for m in methods}
+
+
+def held_out_scores(runs: dict[str, list[Run]], count: int) -> dict[str, pd.DataFrame]:
+    """The routing of held-out pairs by policy, seeds one below the other."""
+    return {
+        method: _stacked(
+            [score_probe(run, f"held-out-{count}", held_out_pairs(run, count)) for run in own]
+        )
+        for method, own in runs.items()
+    }
+
+
+def tie_runs(config: ExactTieConfig) -> TieRuns:
+    """The runs of the study; plain DPO at every rate is always among them."""
+    if config.spotlight not in config.methods:
+        raise RunError(f"The spotlight {config.spotlight!r} is none of the methods.")
+    objectives = ["dpo", *(m for m in config.methods if m != "dpo")]
+    rates = sorted(set(config.rates))
+    variants: dict[str, dict[str, Any]] = {
+        f"{objective} {rate:g}": {"objective": objective, "tie_rate": rate}
+        for rate in rates
+        for objective in objectives
+    }
+    ready = trained(config, variants)
+    runs: dict[float, dict[str, list[Run]]] = {}
+    controls = {}
+    for rate in rates:
+        runs[rate] = {paper_name(o): ready[f"{o} {rate:g}"] for o in objectives}
+        shown = runs[rate][paper_name(config.spotlight)]
+        controls[rate] = control_of(config, shown, [ready[f"dpo {rate:g}"]], {"tie_rate": rate})
+        runs[rate][CONTROL] = controls[rate].runs
+    return TieRuns(runs, controls, paper_name(config.spotlight))
+
+
+def tie_table(found: TieRuns) -> pd.DataFrame:
+    """`kl_control.win_rates` against same-data DPO at every rate, with tie_rate in front."""
+    frames = []
+    for rate, methods in found.runs.items():
+        table = win_rates(methods, methods["DPO"], found.controls[rate].runs)
+        if len(table):
+            table.insert(0, "tie_rate", rate)
+            frames.append(table)
+    return pd.concat(frames, ignore_index=True)
+
+
+def published_ties() -> pd.DataFrame:
+    """The paper's injected-tie stress test, a row a method, a column a rate."""
+    table = published("tie_injection")
+    table["ties"] = table["tie_rate"].map("{:.0%}".format)
+    wide = table.pivot_table("win_rate", "method", "ties", aggfunc="first", sort=False)
+    return wide.map("{:.1f}".format)
+
+
+def tie_sentence(table: pd.DataFrame, found: TieRuns) -> str:
+    """What the spotlight wins against same-data DPO from the lowest to the highest tie rate."""
+    own = table[table["method"] == found.spotlight]
+    rates = sorted(set(own["tie_rate"]))
+    parts = []
+    for decoding, rows in own.groupby("decoding", sort=False):
+        ends = rows.set_index("tie_rate").loc[[rates[0], rates[-1]]]
+        first, last = (
+            f"{row['win_rate']:.1f} % [{row['low']:.1f}, {row['high']:.1f}]"
+            for row in ends.to_dict("records")
+        )
+        beyond = beyond_control(ends.iloc[-1].to_dict())
+        parts.append(f"in {decoding} decoding from {first} to {last} ({beyond} there)")
+    paper = published("tie_injection", method=found.spotlight).set_index("tie_rate")["win_rate"]
+    there = ""
+    if len(paper):
+        there = f"; the paper has {paper.iloc[0]:.1f} % to {paper.iloc[-1]:.1f} %"
+    return (
+        f"From {rates[0]:.0%} to {rates[-1]:.0%} ties the win rate of {found.spotlight} against "
+        f"DPO on the same data goes {' and '.join(parts)}{there}."
+    )
+
+
+def tie_set_scores(found: TieRuns, rate: float) -> dict[str, pd.DataFrame]:
+    """How clean policies route the set with `rate` ties, which PLC-DPO and DPO never saw.
+
+    Raises:
+        RunError: where the study has no runs without ties.
+    """
+    if 0.0 not in found.runs:
+        raise RunError("The zero-shot table needs the clean policies: add 0.0 to the rates.")
+    clean = {
+        found.spotlight: found.runs[0.0][found.spotlight],
+        "DPO (shadow)": found.runs[0.0]["DPO"],
+    }
+    name = f"ties-{rate:g}"
+    return {
+        method: _stacked(
+            [score_probe(run, name, corrupted_pairs(run, tie_rate=rate)) for run in own]
+        )
+        for method, own in clean.items()
+    }
+
+
+def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """The scores of several seeds one below the other, ids told apart by the seed's number."""
+    parts = [
+        frame.assign(pair_id=frame["pair_id"] + (f"/{number}" if len(frames) > 1 else ""))
+        for number, frame in enumerate(frames)
+    ]
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,178 @@
+"""The control that moved as far: its beta, its choice, and win rates counted by other means."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from plc_core.evaluation.kl_control import (
+    beyond_control,
+    find_control,
+    matched_beta,
+    mean_kl,
+    win_rates,
+    win_rates_shown,
+)
+from plc_core.evaluation.win_rate import JoinError
+from plc_core.files import RunError, write_table
+from plc_core.runs import Run, open_run
+from tests.fake_run import change_json, write_fake_run
+
+PROMPTS = 60
+
+
+def judged(
+    root: Path, name: str, reward: float, kl: float, seed: int = 0, prompts: int = PROMPTS, **config
+) -> Run:
+    """A run with judged answers: rewards about `reward`, log-ratios with mean `kl`."""
+    path = write_fake_run(root, name, pairs=20, seed=seed, **config)
+    rng = np.random.default_rng([seed, round(1000 * reward)])
+    ids = [f"p{i}" for i in range(prompts)]
+    rows = []
+    for policy in ("trained", "reference"):
+        for decoding in ("greedy", "sampled"):
+            values = (rng.normal(reward, 1, prompts) * 4).round() / 4
+            rows.append(
+                pd.DataFrame(
+                    {"prompt_id": ids, "policy": policy, "decoding": decoding, "reward": values}
+                )
+            )
+    table = pd.concat(rows, ignore_index=True)
+    ratio = np.linspace(kl - 0.5, kl + 0.5, prompts)
+    answers = table.assign(policy_logp=np.tile(ratio, 4) - 40.0, reference_logp=-40.0)
+    for folder, name_, frame in (
+        ("judgements", "gold-world", table),
+        ("generations", "world", answers),
+    ):
+        (path / folder).mkdir()
+        write_table(
+            path / folder / f"{name_}.parquet", pa.Table.from_pandas(frame, preserve_index=False)
+        )
+    return open_run(path)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, list[Run]]:
+    return {
+        "DPO": [judged(tmp_path, f"dpo{s}", 1.0, 1.0, s, objective="dpo") for s in (0, 1)],
+        "PLC-DPO": [judged(tmp_path, f"plc{s}", 1.5, 2.0, s) for s in (0, 1)],
+        "control": [
+            judged(tmp_path, f"low{s}", 1.4, 2.1, s, objective="dpo", beta=0.1) for s in (0, 1)
+        ],
+    }
+
+
+def test_the_matched_beta_lies_on_the_line_through_what_is_known() -> None:
+    # KL = 1 at .2 and 2 at .1: a slope of -1, so 1.5 at .2 / 1.5.
+    assert matched_beta(1.5, {0.2: 1.0, 0.1: 2.0}) == pytest.approx(0.13)
+    assert matched_beta(1.0, {0.2: 1.0}) == 0.2
+    assert 0.06 < matched_beta(2.0, {0.2: 1.0}) < 0.2
+    # Two noisy points that say that KL rises with beta do not turn the direction around.
+    assert matched_beta(2.0, {0.2: 1.0, 0.19: 0.99}) < 0.2
+
+
+@pytest.mark.parametrize(("target", "known"), [(0.0, {0.2: 1.0}), (1.0, {}), (1.0, {0.2: -0.01})])
+def test_no_control_for_a_policy_that_has_not_moved(target, known) -> None:
+    with pytest.raises(RunError, match="must be above 0"):
+        matched_beta(target, known)
+
+
+def test_the_control_is_trained_where_the_known_ones_are_too_far(runs) -> None:
+    asked = []
+
+    def train(beta):
+        asked.append(beta)
+        return runs["control"]
+
+    control = find_control(runs["PLC-DPO"], [runs["DPO"]], train)
+    assert asked == [matched_beta(2.0, {0.2: 1.0})]
+    assert control.beta == 0.1 or control.beta == asked[0]
+    assert control.matched
+    assert "moved 2.10" in str(control)
+    assert "moved 2.00" in str(control)
+    # With the matched one known already, nothing is trained.
+    again = find_control(runs["PLC-DPO"], [runs["DPO"], runs["control"]], train)
+    assert len(asked) == 1
+    assert again.runs == runs["control"]
+
+
+def test_a_control_that_is_not_near_says_so(runs) -> None:
+    control = find_control(runs["PLC-DPO"], [runs["DPO"]], lambda beta: runs["DPO"], rounds=1)
+    assert not control.matched
+    assert str(control).endswith("which is not matched.")
+
+
+def test_win_rates_are_those_counted_with_pandas(runs) -> None:
+    table = win_rates(runs, runs["DPO"], runs["control"])
+    assert set(table["method"]) == {"PLC-DPO", "control"}
+    row = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "sampled")].iloc[0]
+    shares, over = [], []
+    for mine, base, held in zip(*(runs[k] for k in ("PLC-DPO", "DPO", "control")), strict=True):
+        own, other, third = (
+            run.table("judgements/gold-world.parquet")
+            .query("policy == 'trained' and decoding == 'sampled'")
+            .set_index("prompt_id")["reward"]
+            for run in (mine, base, held)
+        )
+        wins = (own > other) + (own == other) / 2
+        shares.append(wins.mean())
+        over.append((wins - ((third > other) + (third == other) / 2)).mean())
+    assert row["win_rate"] == pytest.approx(100 * np.mean(shares))
+    assert row["by_seed"] == ", ".join(f"{100 * s:.1f}" for s in shares)
+    assert row["over_control"] == pytest.approx(100 * np.mean(over))
+    assert row["low"] < row["win_rate"] < row["high"]
+    assert (row["n"], row["seeds"]) == (PROMPTS, 2)
+    assert row["kl"] == pytest.approx(2.0)
+    held_itself = table[table["method"] == "control"]
+    assert held_itself["over_control"].isna().all()
+
+
+def test_benchmarks_split_the_prompts(runs) -> None:
+    names = {f"p{i}": "even" if i % 2 == 0 else "odd" for i in range(PROMPTS)}
+    whole = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"])
+    parts = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"], benchmarks=names)
+    assert set(parts["benchmark"]) == {"even", "odd"}
+    for decoding, rows in parts.groupby("decoding"):
+        mean = np.average(rows["win_rate"], weights=rows["n"])
+        assert mean == pytest.approx(whole.set_index("decoding").loc[decoding, "win_rate"])
+    with pytest.raises(JoinError, match="59 of 60 prompts are in no benchmark"):
+        win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"], benchmarks={"p0": "x"})
+
+
+def test_one_baseline_may_serve_all_seeds_and_others_are_paired_by_seed(runs) -> None:
+    one = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"][:1])
+    assert one["seeds"].tolist() == [2, 2]
+    backwards = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"][::-1])
+    forwards = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"])
+    pd.testing.assert_frame_equal(backwards, forwards)
+
+
+def test_what_cannot_be_compared_is_refused(runs, tmp_path: Path) -> None:
+    fewer = judged(tmp_path, "fewer", 1.0, 1.0, prompts=50)
+    with pytest.raises(JoinError, match=r"fewer against dpo0, greedy: .*10 of 60 are missing"):
+        win_rates({"x": [fewer]}, runs["DPO"][:1])
+    third = judged(tmp_path, "third", 1.0, 1.0, seed=3)
+    with pytest.raises(RunError, match="'third' has seed 3, and 0 baseline runs do"):
+        win_rates({"x": [third]}, runs["DPO"])
+    other = judged(tmp_path, "other", 1.0, 1.0)
+    change_json(other.path / "run.json", reference={"model": "b" * 16})
+    with pytest.raises(RunError, match="do not start from the same model"):
+        win_rates({"x": [open_run(other.path)]}, runs["DPO"][:1])
+
+
+def test_the_table_and_the_sentence_show_sign_interval_and_n(runs) -> None:
+    table = win_rates(runs, runs["DPO"], runs["control"])
+    shown = win_rates_shown(table)
+    assert shown.loc["PLC-DPO", "seeds × prompts"] == "2 × 60"
+    assert shown.loc["control", "over KL control, greedy"] == "–"
+    assert shown.loc["PLC-DPO", "KL, nats"].startswith("2.00 [")
+    line = {"over_control": 2.0, "over_low": 0.5, "over_high": 3.0}
+    assert beyond_control(line).endswith("more than it")
+    assert beyond_control(line | {"over_low": -1.0}).endswith("no difference shown")
+    below = {"over_control": -2.0, "over_low": -3.0, "over_high": -0.5}
+    assert beyond_control(below).endswith("less than it")
+    assert "no control" in beyond_control(line | {"over_control": math.nan})
+    assert mean_kl(runs["DPO"]).n == 2 * PROMPTS

@@ -1,0 +1,315 @@
+"""The routing studies' tables, recomputed from the run folders with pandas alone."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from plc_core.analysis import figures, paper
+from plc_core.analysis.studies import confirmation, hard_pairs, ties, votes
+from plc_core.analysis.studies.pooling import pooled_visits, stacked_runs
+from plc_core.analysis.studies.truth import truth_of_runs, truth_of_scores
+from plc_core.files import RunError, read_table, write_table
+from plc_core.runs import Run, open_run
+from tests.fake_run import write_fake_run
+
+
+def with_ties(path: Path, share: float) -> Run:
+    """The run with the first pairs marked as injected ties."""
+    file = path / "pairs.parquet"
+    table = read_table(file)
+    ties_ = np.arange(len(table)) < share * len(table)
+    write_table(file, table.append_column("injected_tie", pa.array(ties_)))
+    return open_run(path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return with_ties(write_fake_run(tmp_path, "one", pairs=300, epochs=2), 0.1)
+
+
+def test_visits_are_pooled_over_seeds_with_their_markers(tmp_path: Path, run: Run) -> None:
+    other = open_run(write_fake_run(tmp_path, "two", pairs=100, seed=1))
+    visits = pooled_visits([run, other])
+    assert len(visits) == 300 * 2 + 100
+    assert visits.groupby("run").size().to_dict() == {"one": 600, "two": 100}
+    flipped = run.pairs().set_index("pair_id")["flipped"]
+    own = visits[visits["run"] == "one"]
+    assert (own["flipped"].to_numpy() == flipped.loc[own["pair_id"]].to_numpy()).all()
+    seen, pairs = stacked_runs([run, other])
+    assert (len(seen), len(pairs)) == (700, 400)
+    assert pairs["pair_id"].is_unique
+
+
+def test_a_run_without_visits_is_a_sentence(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "empty", pairs=20)
+    for file in (path / "visits").iterdir():
+        file.unlink()
+    with pytest.raises(RunError, match="'empty' has no visits yet"):
+        pooled_visits([open_run(path)])
+
+
+# ---- hard pairs ---------------------------------------------------------------------------------
+
+
+def test_the_dose_response_is_the_visits(run: Run) -> None:
+    table = hard_pairs.hard_pair_table({"PLC-DPO": {0.3: [run]}}).set_index("measure")
+    seen = run.visits().merge(run.pairs(), on="pair_id")
+    assert table.loc["q_flip", "value"] == pytest.approx(seen["q_flip"].mean(), rel=1e-6)
+    most = seen[["q_clean", "q_flip", "q_tie"]].idxmax(axis=1)
+    assert table.loc["argmax_flip", "value"] == pytest.approx((most == "q_flip").mean())
+    marked = seen["flipped"]
+    assert table.loc["marked_q_flip", "value"] == pytest.approx(
+        seen.loc[marked, "q_flip"].mean(), rel=1e-6
+    )
+    u = stats.mannwhitneyu(seen.loc[marked, "q_flip"], seen.loc[~marked, "q_flip"]).statistic
+    area = u / marked.sum() / (~marked).sum()
+    assert table.loc["marker_auroc", "value"] == pytest.approx(area)
+    assert table.loc["marker_auroc", "n"] == marked.sum()
+    assert (table["low"] <= table["value"]).all()
+    assert (table["value"] <= table["high"]).all()
+
+
+def test_the_papers_row_stands_below_each_rate(run: Run) -> None:
+    table = hard_pairs.hard_pair_table({"PLC-DPO": {0.05: [run], 0.3: [run], 0.4: [run]}})
+    shown = hard_pairs.hard_pairs_shown(table)
+    assert shown.loc[("0.05", "paper, Qwen2.5-7B"), "marker AUROC"] == "0.293"
+    assert ("0.4", "paper, Qwen2.5-7B") not in shown.index
+    figure = figures.dose_response(table, hard_pairs.published_hard_pairs())
+    assert any(trace.y is not None and 0.293 in trace.y for trace in figure.data)
+
+
+def test_the_sentence_on_hard_pairs_is_computed() -> None:
+    rows = []
+    for rate, flip, area, marked in ((0.05, 0.2, 0.4, 0.1), (0.3, 0.3, 0.6, 0.5)):
+        values = {"q_flip": flip, "marker_auroc": area}
+        values |= {"marked_q_flip": marked, "unmarked_q_flip": 0.25}
+        rows += [
+            {"method": "x", "noise_rate": rate, "measure": m, "value": v} for m, v in values.items()
+        ]
+    said = hard_pairs.hard_pairs_sentence(pd.DataFrame(rows), "x")
+    assert "cumulative q_flip rises from 0.200 to 0.300 (in the paper it rises from 0.265" in said
+    assert "reversed pairs get more q_flip than the others (0.500 against 0.250)" in said
+    one = hard_pairs.hard_pairs_sentence(pd.DataFrame(rows[:4]), "x")
+    assert "no dose response" in one
+
+
+def test_a_rate_without_marked_pairs_is_no_error(tmp_path: Path) -> None:
+    clean = open_run(write_fake_run(tmp_path, "clean", pairs=50, flip_rate=0.0))
+    table = hard_pairs.hard_pair_table({"x": {0.0: [clean]}})
+    assert table.set_index("measure").loc["marker_auroc", "n"] == 0
+    assert hard_pairs.hard_pairs_shown(table)["marker AUROC"].tolist() == ["–"]
+
+
+# ---- probes -------------------------------------------------------------------------------------
+
+
+def scores(n: int = 400, seed: int = 0) -> pd.DataFrame:
+    """A probe under both calibrations: ties have small margins, flips negative ones."""
+    rng = np.random.default_rng(seed)
+    gap = np.abs(rng.normal(0, 2, n)).round(2)
+    flipped = rng.random(n) < 0.2
+    margin = np.where(flipped, -gap, gap) + rng.normal(0, 1, n)
+    frames = []
+    for calibration, shift in (("checkpoint", 0.3), ("self", 0.0)):
+        z = (margin - margin.mean()) / margin.std() + shift
+        energy = np.log([0.80, 0.08, 0.12]) + np.stack([z / 0.55, -z / 0.55, -np.abs(z) / 1.15], 1)
+        q = np.exp(energy) / np.exp(energy).sum(1, keepdims=True)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "calibration": calibration,
+                    "pair_id": [f"p{i}" for i in range(n)],
+                    "source": "world",
+                    "score_chosen": np.where(flipped, 0.0, gap),
+                    "score_rejected": np.where(flipped, gap, 0.0),
+                    "flipped": flipped,
+                    "injected_tie": gap < 0.5,
+                    "oracle_state": np.where(gap < 0.25, "tie", np.where(flipped, "flip", "clean")),
+                    "group": np.select(
+                        [gap < 0.7, gap < 2], ["tie-majority", "divergent"], "unanimous"
+                    ),
+                    "margin": margin,
+                    "z": z,
+                    "q_clean": q[:, 0],
+                    "q_flip": q[:, 1],
+                    "q_tie": q[:, 2],
+                    "confidence": 0.5,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_the_zero_shot_table_is_counted_pair_by_pair() -> None:
+    table = scores()
+    found = ties.injected_ties({"PLC-DPO": table}).set_index(["calibration", "score"])
+    part = table[table["calibration"] == "self"]
+    inside, outside = part[part["injected_tie"]], part[~part["injected_tie"]]
+    row = found.loc[("self", "q_clean")]
+    assert row["injected"] == pytest.approx(inside["q_clean"].mean())
+    above = (inside["q_clean"].to_numpy()[:, None] < outside["q_clean"].to_numpy()).mean()
+    assert row["auroc"] == pytest.approx(above)
+    assert row["low"] < row["auroc"] < row["high"]
+    test = stats.mannwhitneyu(inside["q_tie"], outside["q_tie"], alternative="greater")
+    assert found.loc[("self", "q_tie"), "p"] == pytest.approx(test.pvalue)
+    family = found.loc["self"]
+    smallest = family["p"].idxmin()
+    assert family.loc[smallest, "p_holm"] == pytest.approx(min(1, 3 * family.loc[smallest, "p"]))
+    shown = ties.injected_ties_shown(ties.injected_ties({"PLC-DPO": table}))
+    assert shown.loc[("PLC-DPO", "self", "q_tie"), "paper: AUROC"] == "0.619"
+
+
+def test_without_injected_ties_the_table_says_so() -> None:
+    found = ties.injected_ties({"x": scores().assign(injected_tie=False)})
+    assert found["p"].isna().all()
+    assert set(ties.injected_ties_shown(found)["AUROC"]) == {"–"}
+    assert "no injected tie" in ties.injected_ties_sentence(found, "x")
+
+
+def test_the_direction_that_ties_keep_is_the_visits(run: Run, tmp_path: Path) -> None:
+    none = open_run(write_fake_run(tmp_path, "none", pairs=50))
+    table = ties.direction_kept({"PLC-DPO": {0.1: [run], 0.0: [none]}}).set_index("tie_rate")
+    seen = run.visits().merge(run.pairs(), on="pair_id")
+    signal = seen["q_clean"] - seen["q_flip"]
+    row = table.loc[0.1]
+    assert row["injected"] == pytest.approx(signal[seen["injected_tie"]].mean(), rel=1e-5)
+    ratio = signal[~seen["injected_tie"]].mean() / signal[seen["injected_tie"]].mean()
+    assert row["factor"] == pytest.approx(ratio, rel=1e-5)
+    assert row["low"] <= row["factor"] <= row["high"]
+    assert (table.loc[0.0, "n_injected"], math.isnan(table.loc[0.0, "factor"])) == (0, True)
+    said = ties.direction_sentence(table.reset_index(), "PLC-DPO")
+    assert said.startswith("At 10% ties, PLC-DPO leaves injected pairs")
+    assert "in the paper 4.5 at 5 %" in said
+    assert len(figures.direction_kept(table.reset_index()).data) == 2
+
+
+def test_weak_gaps_are_read_from_a_probe() -> None:
+    found = ties.weak_gaps(scores(), "checkpoint", 0.2)
+    assert found.slices["n"].tolist() == [80, 80]
+    shown = ties.weak_gaps_shown({"PLC-DPO": found})
+    assert shown.loc[("PLC-DPO", "world", "bottom 20%"), "n"] == "80"
+    first, second = ties.weak_gaps_sentences(found, "PLC-DPO")
+    assert "|m| is smaller in the bottom 20%" in second
+    assert "after Holm's correction" in first
+    with pytest.raises(RunError, match="was not scored under the calibration 'other'"):
+        ties.weak_gaps(scores(), "other", 0.2)
+
+
+def test_groups_of_agreement_are_counted_by_other_means() -> None:
+    part = scores().query("calibration == 'self'").reset_index(drop=True)
+    found = votes.agreement(part)
+    table = found.groups.query("measure == 'q_tie'").set_index("group")
+    means = part.groupby("group")["q_tie"].mean()
+    assert table["mean"].to_dict() == pytest.approx(means.to_dict())
+    change = 100 * (means["divergent"] / means["unanimous"] - 1)
+    assert table.loc["divergent", "change"] == pytest.approx(change)
+    assert math.isnan(table.loc["unanimous", "p_holm"])
+    trend = found.trends["q_tie"]
+    order = ["unanimous", "divergent", "tie-majority"]
+    assert trend.n == {name: int((part["group"] == name).sum()) for name in order}
+    lists = [part.loc[part["group"] == name, "q_tie"].to_numpy() for name in order]
+    j = sum((b[:, None] > a).sum() for i, a in enumerate(lists) for b in lists[i + 1 :])
+    assert j == trend.J
+    assert found.trends["abs_margin"].side == "less"
+
+
+def test_the_vote_tables_have_the_papers_rows_and_count_who_is_in_no_group() -> None:
+    part = scores().query("calibration == 'self'").reset_index(drop=True)
+    part.loc[:9, "group"] = None
+    found = votes.agreement(part)
+    assert found.ungrouped == 10
+    assert "10 pairs have fewer than two votes" in votes.agreement_sentence(found, "PLC-DPO")
+    shown = votes.agreement_shown({("PLC-DPO", "self"): found})
+    assert shown.loc[("paper, MultiPref", "", "tie-majority"), "against unanimous"] == "+23.1 %"
+    assert votes.other_measures_shown({("PLC-DPO", "self"): found}).shape[0] == 3
+    rows = found.groups[found.groups["measure"] == "q_tie"]
+    figure = figures.group_means({"PLC-DPO": rows}, paper.published("multipref"))
+    assert len(figure.data) == 2
+
+
+def test_a_file_without_unanimous_pairs_has_no_test() -> None:
+    part = scores().query("calibration == 'self'").assign(group="divergent")
+    found = votes.agreement(part)
+    assert found.groups["p_holm"].isna().all()
+    assert "No trend of q_tie can be tested" in votes.agreement_sentence(found, "x")
+    assert votes.agreement_shown({("x", "self"): found}).iloc[0]["n"] == "0"
+
+
+# ---- self-confirmation --------------------------------------------------------------------------
+
+
+def test_flips_are_ranked_over_all_visits_without_injected_ties(run: Run) -> None:
+    table = confirmation.flip_detection({"PLC-DPO": [run]}).set_index("score")
+    seen = run.visits().merge(run.pairs(), on="pair_id")
+    seen = seen[~seen["injected_tie"]]
+    up, down = (seen.loc[seen["flipped"] == side, "q_flip"] for side in (True, False))
+    area = stats.mannwhitneyu(up, down).statistic / len(up) / len(down)
+    assert table.loc["q_flip", "auroc"] == pytest.approx(area)
+    assert table.loc["q_flip", "flipped"] == pytest.approx(up.mean(), rel=1e-6)
+    assert table.loc["q_flip", "n_flipped"] == len(up)
+    said = confirmation.detection_sentence(table.reset_index())
+    assert said.endswith("the paper has 0.731 under PLC-DPO at 20 %.")
+    shown = confirmation.flip_detection_shown(table.reset_index())
+    assert shown["flip AUROC"].iloc[-2:].tolist() == ["0.731", "0.734"]
+
+
+def test_disagreement_is_counted_by_other_means() -> None:
+    rng = np.random.default_rng(3)
+    strength = pd.Series(rng.normal(-1, 1, 500).round(1))
+    q = pd.Series(1 / (1 + np.exp(-strength + rng.normal(0, 1, 500))))
+    found = confirmation.Disagreement(q, pd.Series(np.zeros(500)), strength)
+    decided = strength != 0
+    assert found.n == decided.sum()
+    assert found.level == 500 - found.n
+    assert found.share == (strength > 0).sum() / found.n
+    u = stats.mannwhitneyu(q[strength > 0], q[strength < 0]).statistic
+    assert found.area.value == pytest.approx(u / (strength > 0).sum() / (strength < 0).sum())
+    assert found.rank.rho == pytest.approx(stats.spearmanr(q, strength).statistic)
+    assert found.curve["n"].sum() == found.n
+    weighted = np.average(found.curve["share"], weights=found.curve["n"])
+    assert weighted == pytest.approx(found.share)
+    assert "disagrees with the label of" in found.sentence("PLC-DPO", "gold reward")
+    shown = confirmation.disagreement_shown({"PLC-DPO": found})
+    assert shown.iloc[-1]["AUROC of q_flip"] == "0.779 [0.766, 0.791]"
+    assert len(figures.disagreement({"PLC-DPO": found}).data) == 2
+
+
+def test_rewards_that_are_all_level_or_missing_find_nothing() -> None:
+    q, same = pd.Series([0.1, 0.2]), pd.Series([1.0, 1.0])
+    level = confirmation.Disagreement(q, same, same)
+    assert (level.n, level.level) == (0, 2)
+    assert "n=0" in level.sentence("x", "reward")
+    nothing = confirmation.Disagreement(q, pd.Series([math.nan] * 2), same)
+    assert (nothing.n, nothing.missing) == (0, 2)
+    assert confirmation.disagreement_shown({"x": nothing}).iloc[0]["Spearman"] == "–"
+
+
+def test_the_correction_by_phase_is_the_visits(run: Run) -> None:
+    table = confirmation.correction_by_phase({"PLC-DPO": [run]})
+    seen = run.visits()
+    steps = run.info["trained_steps"]
+    early = seen[seen["step"] < steps / 5]
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["share"].iloc[0] == pytest.approx(early["weight"].sum() / seen["weight"].sum())
+    assert table["mean"].iloc[0] == pytest.approx(early["weight"].mean(), rel=1e-6)
+    assert table["n"].sum() == len(seen)
+    shown = confirmation.correction_shown(table)
+    assert shown.loc["PLC-DPO", "mean weight over training"] == f"{seen['weight'].mean():.3f}"
+    assert shown.loc["paper, PLC-DPO"].tolist()[:3] == ["1.9 %", "0.026", "0.286"]
+    assert len(figures.correction_phases(table).data) == 2
+
+
+def test_the_truth_of_runs_and_probes(run: Run) -> None:
+    found = truth_of_runs({"PLC-DPO": [run]})
+    last = run.visits().sort_values("step").drop_duplicates("pair_id", keep="last")
+    assert found.calibrations["PLC-DPO"]["q_flip"].mean == pytest.approx(
+        last["q_flip"].mean(), rel=1e-6
+    )
+    probe = truth_of_scores({"PLC-DPO": scores()}, "self")
+    assert probe.calibrations["PLC-DPO"]["q_clean"].n == 400
+    assert "PLC-DPO: q_flip is" in probe.sentences[0]
