@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Mapping
 from difflib import SequenceMatcher
 from html import escape
 from typing import NamedTuple
+
+from plc_core.analysis.figures.style import STATE_COLOURS
 
 MOST_WORDS = 1500
 """Longer answers are shown unmarked: comparing words takes time with the product of the lengths."""
@@ -26,6 +29,10 @@ STYLE = """<style>
 .plc-role {font-size: .8rem; opacity: .7; margin: .5rem 0 .15rem}
 .plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;
   border: 1px solid rgba(128,128,128,.5); padding: 0 .15rem}
+.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1.5rem}
+.plc-line span {font-size: .78rem; opacity: .7}
+.plc-line b {font-size: 1.02rem; font-weight: 600; font-variant-numeric: tabular-nums}
+.plc-q {display: flex; width: 15rem; height: .7rem; border-radius: .35rem; overflow: hidden; gap: 2px}
 .plc-none {opacity: .6; font-style: italic}
 </style>"""
 
@@ -55,6 +62,26 @@ def block(html: str) -> str:
 def turn(role: str, text: str) -> str:
     """One prompt turn: the role above its text."""
     return f'<div class="plc-role">{literal(role)}</div>{block(literal(text) or _none("empty"))}'
+
+
+def numbers_line(shown: Mapping[str, str], q: Mapping[str, float]) -> str:
+    """Named numbers in a line, after a bar of the three routing weights with their values."""
+    bar = "".join(
+        f'<i style="width:{100 * value:.2f}%;background:{STATE_COLOURS[state]}"></i>'
+        for state, value in q.items()
+    )
+    items = [
+        f'<div><span style="color:{STATE_COLOURS[state]};opacity:1">q_{state}</span> '
+        f"<b>{value:.3f}</b></div>"
+        for state, value in q.items()
+    ]
+    items += [
+        f"<div><span>{literal(name)}</span> <b>{literal(value)}</b></div>"
+        for name, value in shown.items()
+    ]
+    said = ", ".join(f"q_{state} {value:.3f}" for state, value in q.items())
+    box = f'<div class="plc-q" role="img" aria-label="{said}">{bar}</div>' if q else ""
+    return f'<div class="plc-line">{box}{"".join(items)}</div>'
 
 
 class Marked(NamedTuple):

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from marking import STYLE, marked, plain, turn
+from marking import STYLE, marked, numbers_line, turn
 from reading import config_of, metrics
 
 from plc_core.analysis import figures
+from plc_core.analysis.audit import STATES
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.pair import read_pair, read_visits
 from plc_core.analysis.inspection.queries import Filter, sample
@@ -31,16 +32,16 @@ MAP = Guide(
     "That the pair is what its largest q says: the weights steer the update, they do not audit "
     "the label.",
 )
-SHOWN = {"q_clean": ".3f", "q_flip": ".3f", "q_tie": ".3f", "p_flip": ".3f", "z": ".2f"}
-SHOWN |= {"margin": ".3g", "weight": ".3f"}
+SHOWN = {"z": ".2f", "margin": ".3g", "weight": ".3f"}
 
 
 def pair_view(run: Run, found: Digest, row: int) -> None:
     """Everything about the pair in one row of the run; nobody else's texts are read."""
     pair, visits = read_pair(found, row), read_visits(found, row)
     last = visits.iloc[-1] if len(visits) else None
-    _numbers(pair, last)
     st.html(STYLE)
+    known = len(visits) and "p_flip" in visits and pd.notna(visits["p_flip"].iloc[0])
+    _numbers(pair, last, float(visits["p_flip"].iloc[0]) if known else math.nan)
     turns = _turns(pair.get("prompt"))
     with st.expander(f"Prompt · {len(turns)} turn{'s' * (len(turns) != 1)}", expanded=True):
         st.html("".join(turn(role, text) for role, text in turns) or "–")
@@ -89,12 +90,12 @@ def _turns(prompt: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _numbers(pair: dict[str, Any], last: pd.Series | None) -> None:
+def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> None:
     known = {} if last is None else last.to_dict()
-    shown = {
+    shown = {} if math.isnan(p_flip) else {"p_flip at first": f"{p_flip:.3f}"}
+    shown |= {
         name: format(known[name], form) if pd.notna(known.get(name)) else "–"
         for name, form in SHOWN.items()
-        if name != "p_flip" or pd.notna(known.get(name))
     }
     scores = [pair.get("score_chosen"), pair.get("score_rejected")]
     chosen, rejected = (score if isinstance(score, float) else math.nan for score in scores)
@@ -111,9 +112,10 @@ def _numbers(pair: dict[str, Any], last: pd.Series | None) -> None:
         shown["injected"] = "exact tie"
     if pair.get("oracle_state"):
         shown["true state"] = str(pair["oracle_state"])
-    st.code(str(pair.get("pair_id")), language=None)
-    for column, (name, value) in zip(st.columns(len(shown)), shown.items(), strict=True):
-        column.metric(name.replace("_", r"\_"), plain(value))
+    left, right = st.columns([0.19, 0.81], vertical_alignment="center")
+    left.code(str(pair.get("pair_id")), language=None)
+    q = {state: known.get(f"q_{state}") for state in STATES}
+    right.html(numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)}))
 
 
 def _marks(run: Run, pair: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from plc_core.runs import Run
 
 PAGE_ROWS = 500
 KEY = "pairs_table"
+SCORES = ("score_chosen", "score_rejected")
 TEXTS = ("pair_id", "source", "oracle_state", "flipped", "injected_tie")
 
 
@@ -44,7 +45,7 @@ def page() -> None:
         view = page_of(
             found,
             asked.filter,
-            ["row", *TEXTS, *NUMBERS],
+            ["row", *TEXTS, *(n for n in NUMBERS if n not in SCORES)],
             asked.order,
             asked.descending,
             start,
@@ -124,12 +125,11 @@ def _table(view: pd.DataFrame, decisions: Mapping[str, Decision], pair_id: str |
     if any(said):
         shown.insert(1, "decision", pd.Series(said, dtype="str", index=shown.index))
     weight = st.column_config.NumberColumn(format="%.3f", width=70)
-    plain_number = st.column_config.NumberColumn(format="%.2f", width=80)
     st.dataframe(
         shown,
         key=KEY,
         hide_index=True,
-        height=246,
+        height=212,
         on_select=selected,
         selection_mode="single-row",
         placeholder="–",
@@ -140,7 +140,6 @@ def _table(view: pd.DataFrame, decisions: Mapping[str, Decision], pair_id: str |
                 for name, label in LABELS.items()
                 if name in NUMBERS
             },
-            **dict.fromkeys(("score_chosen", "score_rejected"), plain_number),
             "score_gap": st.column_config.NumberColumn("score gap", format="%.2f", width=75),
             "margin": st.column_config.NumberColumn(format="%.4g", width=80),
             "pair_id": st.column_config.TextColumn("pair", width=150, pinned=True),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from reading import config_of, metrics, open_training, read_digest, shown_errors
+from reading import config_of, open_training, read_digest, shown_errors
 from selection import head, point_clicked
 
 from plc_core.analysis.figures.routing import (
@@ -23,7 +21,7 @@ from plc_core.analysis.figures.routing import (
     ternary,
 )
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import Filter, histogram, means, sample
+from plc_core.analysis.inspection.queries import Filter, histogram, means, noise_row, sample
 from plc_core.analysis.inspection.tally import MEASURES
 from plc_core.analysis.recipes import prior_of, recipe_curve
 from plc_core.runs import Run
@@ -85,7 +83,7 @@ def page() -> None:
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def _means(folder: str, _found: Digest) -> dict[str, float]:
-    return means(_found, ["q_clean", "q_flip", "q_tie", "p_flip"])
+    return means(_found, ["q_clean", "q_flip", "q_tie"])
 
 
 def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
@@ -98,7 +96,7 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         "mean q_tie": f"{mean['q_tie']:.3f}",
         "loss taken reversed": f"{steps['weight_flip'].sum() / max(steps['visits'].sum(), 1):.2%}",
     }
-    noise = noise_sentence(metrics(run), mean["p_flip"])
+    noise = noise_sentence(noise_row(run.path))
     columns = st.columns([1.25, 1, 1, 1, 1, 1])
     for column, (label, value) in zip(columns, cells.items(), strict=True):
         column.metric(label.replace("_", r"\_"), value)
@@ -114,18 +112,17 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         st.info(noise, icon=":material/water_drop:")
 
 
-def noise_sentence(table: pd.DataFrame, mean_p_flip: float = math.nan) -> str:
+def noise_sentence(row: pd.DataFrame) -> str:
     """How noisy the data are by the run's own estimate; empty where the run has none."""
-    if "noise_rate" not in table or table["noise_rate"].dropna().empty:
+    if row.empty:
         return ""
-    last = table.dropna(subset=["noise_rate"]).iloc[-1]
-    text = f"Estimated share of reversed labels: **{last['noise_rate']:.1%}**"
-    if {"noise_low", "noise_high"} <= set(table.columns) and pd.notna(last["noise_low"]):
-        text += f" [{last['noise_low']:.1%}, {last['noise_high']:.1%}]"
-    text += f" at step {int(last['step']):,}, from the margins alone"
-    if not math.isnan(mean_p_flip):
-        text += f"; the mean calibrated p\\_flip of the pairs is {mean_p_flip:.3f}"
-    return text.replace("[", r"\[").replace("]", r"\]") + "."
+    said = row.iloc[0]
+    return (
+        f"Estimated share of reversed labels: **{said['noise_rate']:.1%}** "
+        f"\\[{said['noise_low']:.1%}, {said['noise_high']:.1%}\\] (95 %), from the margins alone, "
+        f"at the end of the first epoch (step {int(said['step']):,}): later the policy remembers "
+        "its labels. Beside q\\_flip each pair has its calibrated p\\_flip."
+    )
 
 
 def _charts(run: Run, found: Digest) -> None:

@@ -254,7 +254,7 @@ def over_training(cells: Mapping[str, tuple[np.ndarray, float, float, int]]) -> 
         rows=2,
         cols=2,
         subplot_titles=[titles.get(name, name) for name in drawn],
-        vertical_spacing=0.13,
+        vertical_spacing=0.2,
         horizontal_spacing=0.07,
     )
     for number, (table, low, high, width) in enumerate(drawn.values()):

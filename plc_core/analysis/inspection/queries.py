@@ -12,7 +12,7 @@ import pandas as pd
 
 from plc_core.analysis.inspection.database import frame, query, quoted
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.files import RunError
+from plc_core.files import RunError, table_names
 
 NUMBERS = (
     *("q_clean", "q_flip", "q_tie", "p_flip", "z", "margin", "confidence", "weight", "correction"),
@@ -263,3 +263,19 @@ def means(digest: Digest, names: Sequence[str]) -> dict[str, float]:
     sql = f"SELECT {', '.join(parts)} FROM read_parquet($1)"
     row = query(sql, [digest.pairs_path]).to_pylist()[0]
     return {name: float("nan") if row.get(name) is None else row[name] for name in [*names, "visited"]}
+
+
+def noise_row(run: Path) -> pd.DataFrame:
+    """The run's estimate of its share of reversed labels at the last step of the first epoch.
+
+    One row with step, noise_rate, noise_low and noise_high; none where the run has no estimate.
+    """
+    path = run / "metrics.parquet"
+    names = ("step", "epoch", "noise_rate", "noise_low", "noise_high")
+    if not path.exists() or not set(names) <= set(table_names(path)):
+        return pd.DataFrame(columns=["step", "noise_rate", "noise_low", "noise_high"])
+    sql = (
+        "SELECT step, noise_rate, noise_low, noise_high FROM read_parquet($1) WHERE epoch < 1 "
+        "AND isfinite(noise_rate) ORDER BY step DESC LIMIT 1"
+    )
+    return frame(sql, [str(path)])

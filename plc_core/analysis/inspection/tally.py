@@ -19,7 +19,8 @@ VALUES = ("margin", "z", "q_clean", "q_flip", "q_tie", "confidence", "weight")
 """The numbers of a visit that a pair keeps from its last one."""
 
 OPTIONAL = ("p_flip",)
-"""Numbers that only some versions write."""
+"""Numbers that only some versions write, kept from a pair's first visit: later the policy
+remembers the label."""
 
 MEASURES = ("margin", "z", "confidence", "weight")
 """What is counted over training, in cells of steps by values."""
@@ -68,8 +69,8 @@ class Tally:
     """The sums of all visits added so far.
 
     Attributes:
-        pairs: arrays [pairs] by name: visits, first_step, last_step (-1 before any visit), the
-            values of the last visit, z_sum, z_squares and z_known (over visits whose z is finite),
+        pairs: arrays [pairs] by name: visits, first_step, last_step (-1 before any visit), VALUES
+            of the last visit, OPTIONAL of the first, z_sum, z_squares and z_known (over visits whose z is finite),
             largest_q_tie.
         steps: arrays [steps] by name: visits, and the sums of q_clean, q_flip, q_tie, weight,
             weight_flip and weight_tie (weight times q).
@@ -108,15 +109,16 @@ class Tally:
         size = len(pairs["visits"])
         seen = np.bincount(rows, minlength=size).astype(np.int32)
         fresh = (pairs["visits"] == 0) & (seen > 0)
-        # Of equal places numpy keeps what is assigned last, so the first visit is assigned last.
-        first = pairs["first_step"].copy()
-        first[rows[::-1]] = steps[::-1]
-        pairs["first_step"][fresh] = first[fresh]
+        for name, values in (("first_step", steps), *((n, visits.get(n)) for n in OPTIONAL)):
+            if values is not None:
+                # Of equal places numpy keeps what is assigned last: so first visits come last.
+                first = pairs[name].copy()
+                first[rows[::-1]] = values[::-1]
+                pairs[name][fresh] = first[fresh]
         pairs["last_step"][rows] = steps
         pairs["visits"] += seen
-        for name in (*VALUES, *OPTIONAL):
-            if name in visits:
-                pairs[name][rows] = visits[name]
+        for name in VALUES:
+            pairs[name][rows] = visits[name]
         z = np.asarray(visits["z"], np.float64)
         known = np.isfinite(z)
         z, of = np.where(known, z, 0.0), rows
