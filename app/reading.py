@@ -19,6 +19,7 @@ from marking import plain
 
 from plc_core.analysis.inspection.digest import Digest, digest, newest
 from plc_core.analysis.inspection.queries import columns, thinned
+from plc_core.files import read_table
 from plc_core.runs import Run, RunError, open_run, resolve
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def open_below(root: Path, name: str) -> Run:
     """The run `name` below `root`; RunError for a broken one and for one that leads elsewhere."""
     path = resolve(root, name)
     names = ("run.json", "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet")
-    names += ("visits", "judgements", "generations")
+    names += ("visits", "judgements", "generations", "scores", "decisions")
     refuse_links(path, [path / name for name in names])
     return open_run(path)
 
@@ -145,3 +146,15 @@ def audit_tables(found: Digest) -> tuple[pd.DataFrame, pd.DataFrame]:
     visits = visits[table["last_step"] >= 0].reset_index(drop=True)
     pairs = table.drop(columns=[name for name in ("last_step", *numbers) if name in table])
     return visits, pairs
+
+
+def probes(run: Run) -> list[str]:
+    """The probes that the run's policy was scored on, by name."""
+    return sorted(path.stem for path in (run.path / "scores").glob("[!.]*.parquet"))
+
+
+def probe_scores(run: Run, name: str) -> pd.DataFrame:
+    """The zero-shot routing of a probe; RunError where its file leads elsewhere."""
+    path = run.path / "scores" / f"{name}.parquet"
+    refuse_links(run.path, [path])
+    return read_table(path).to_pandas()

@@ -45,6 +45,14 @@ _KNOWN = {
     "score_rejected": "DOUBLE",
 }
 
+# The rule of `plc_core.data.votes.vote_group`; columns named before are known to those after.
+_VOTE_GROUP = (
+    "CASE WHEN votes IS NULL OR len(votes) < 2 THEN NULL "
+    "WHEN len(votes) IN (votes_chosen, votes_rejected) THEN 'unanimous' "
+    "WHEN votes_tie > greatest(votes_chosen, votes_rejected) THEN 'tie-majority' "
+    "ELSE 'divergent' END"
+)
+
 Told = Callable[[int, int], None]
 
 
@@ -53,7 +61,7 @@ class Digest:
     """What is kept of one run at one moment, in `folder`.
 
     pairs.parquet has a row a pair in the run's order: row, pair_id, the columns of the run's
-    pairs but the texts, score_gap, votes counted, and `Tally.pair_columns`. steps.parquet has a
+    pairs but the texts, score_gap, votes counted and their group, and `Tally.pair_columns`. steps.parquet has a
     row a step. `visited` are the visit files read, each with its number of visits.
     """
 
@@ -178,6 +186,7 @@ def _pairs(run: Run, files: RunFiles) -> pa.Table:
         chosen.append("marks")
     if types.get("votes") == "VARCHAR[]":
         chosen += [f"len(list_filter(votes, lambda x: x = '{v}')) AS votes_{v}" for v in VOTES]
+        chosen.append(f"{_VOTE_GROUP} AS vote_group")
     taken = {"row", "pair_id", "score_gap", *_KNOWN, *TEXT_COLUMNS, *Tally(0).pair_columns()}
     numeric = ("DOUBLE", "FLOAT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BOOLEAN")
     chosen += [quoted(n) for n, kind in types.items() if n not in taken and kind in numeric]

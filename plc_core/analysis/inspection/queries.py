@@ -46,6 +46,7 @@ class Filter:
     sources: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    votes: tuple[str, ...] = ()
     marker: str | None = None
     ids: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
@@ -213,7 +214,11 @@ def _where(digest: Digest, chosen: Filter) -> tuple[str, list[Any]]:
     for name, low, high in chosen.ranges:
         column = quoted(_checked(digest, name))
         parts.append(f"{column} BETWEEN {bind(float(low))} AND {bind(float(high))}")
-    for name, picked in (("source", chosen.sources), ("oracle_state", chosen.states)):
+    for name, picked in (
+        ("source", chosen.sources),
+        ("oracle_state", chosen.states),
+        ("vote_group", chosen.votes),
+    ):
         if picked and name in digest.columns:
             parts.append(f"{name} IN (SELECT unnest({bind(list(picked))}))")
     if chosen.marks and "marks" in digest.columns:
