@@ -149,7 +149,11 @@ def export_box(run: Run) -> None:
             st.caption("Read it with `plc_core.load_pairs`. It lies below the run's folder.")
             if path.stat().st_size <= MOST_TO_DOWNLOAD:
                 st.download_button(
-                    "Download", path.read_bytes(), path.name, key="export_download", on_click="ignore"
+                    "Download",
+                    path.read_bytes(),
+                    path.name,
+                    key="export_download",
+                    on_click="ignore",
                 )
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-
 STYLE = """<style>
 .block-container {padding: 3.4rem 2.2rem 4rem}
 [data-testid="stCaptionContainer"] p {line-height: 1.45}
@@ -68,9 +67,7 @@ def explain(guide: Guide, stacked: bool = True) -> None:
     )
 
 
-def _draw(
-    title: str, figure: go.Figure, key: str, clicked: Callable[[str], None] | None
-) -> None:
+def _draw(title: str, figure: go.Figure, key: str, clicked: Callable[[str], None] | None) -> None:
     config = {"displaylogo": False, "displayModeBar": False}
     if clicked is None:
         st.plotly_chart(figure, key=key, config=config, alt=title)

@@ -29,10 +29,12 @@ STYLE = """<style>
 .plc-role {font-size: .8rem; opacity: .7; margin: .5rem 0 .15rem}
 .plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;
   border: 1px solid rgba(128,128,128,.5); padding: 0 .15rem}
-.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1.5rem}
+.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1.25rem}
 .plc-line span {font-size: .78rem; opacity: .7}
 .plc-line b {font-size: 1.02rem; font-weight: 600; font-variant-numeric: tabular-nums}
-.plc-q {display: flex; width: 15rem; height: .7rem; border-radius: .35rem; overflow: hidden; gap: 2px}
+.plc-q {display: flex; width: 11rem; height: .7rem; border-radius: .35rem; overflow: hidden;
+  gap: 2px}
+.plc-prompt {max-height: 13rem; overflow-y: auto}
 .plc-none {opacity: .6; font-style: italic}
 </style>"""
 

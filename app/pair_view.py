@@ -43,8 +43,8 @@ def pair_view(run: Run, found: Digest, row: int) -> None:
     known = len(visits) and "p_flip" in visits and pd.notna(visits["p_flip"].iloc[0])
     _numbers(pair, last, float(visits["p_flip"].iloc[0]) if known else math.nan)
     turns = _turns(pair.get("prompt"))
-    with st.expander(f"Prompt · {len(turns)} turn{'s' * (len(turns) != 1)}", expanded=True):
-        st.html("".join(turn(role, text) for role, text in turns) or "–")
+    shown = "".join(turn(role, text) for role, text in turns) or "This pair has no prompt."
+    st.html(f'<div class="plc-prompt">{shown}</div>')
     whole = bool(st.session_state.get("whole_texts"))
     answers = marked(text_of(pair.get("chosen")), text_of(pair.get("rejected")), whole)
     for column, kind, html in zip(st.columns(2), ("chosen", "rejected"), answers[:2], strict=True):

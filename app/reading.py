@@ -18,7 +18,8 @@ from listing import WITHOUT_PAIRS, refuse_links
 from marking import plain
 
 from plc_core.analysis.inspection.digest import Digest, digest, newest
-from plc_core.analysis.inspection.queries import columns, thinned
+from plc_core.analysis.inspection.queries import columns
+from plc_core.analysis.inspection.steps import thinned
 from plc_core.files import read_table
 from plc_core.runs import Run, RunError, open_run, resolve
 
@@ -140,7 +141,7 @@ def audit_tables(found: Digest) -> tuple[pd.DataFrame, pd.DataFrame]:
     moment they take memory by the number of pairs: keep what is made of them, not them.
     """
     table = columns(found, AUDITED)
-    numbers = [name for name in ("margin", "z", "q_clean", "q_flip", "q_tie", "weight")]
+    numbers = ["margin", "z", "q_clean", "q_flip", "q_tie", "weight"]
     visits = table.reindex(columns=["pair_id", "last_step", *numbers])
     visits = visits.rename(columns={"last_step": "step"})
     visits = visits[table["last_step"] >= 0].reset_index(drop=True)

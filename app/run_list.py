@@ -68,9 +68,13 @@ def runs_csv(runs: Sequence[RunSummary]) -> None:
 
     def text() -> str:
         configs = pd.DataFrame([{str(k): v for k, v in run.config.items()} for run in runs])
-        return pd.concat([_listing(runs), configs.add_prefix("config.")], axis=1).to_csv(index=False)
+        return pd.concat([_listing(runs), configs.add_prefix("config.")], axis=1).to_csv(
+            index=False
+        )
 
-    st.download_button("CSV of these runs", text, "runs.csv", key="runs_csv", on_click="ignore")
+    st.download_button(
+        "CSV of these runs", text, "runs.csv", key="runs_csv", on_click="ignore", width="stretch"
+    )
 
 
 def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:

@@ -128,7 +128,9 @@ def export_cleaned(
             done, total = 0, file.metadata.num_rows
             with _writer(temporary, form) as write:
                 for batch in file.iter_batches(_BATCH, columns=_present(file.schema_arrow)):
-                    write(_cleaned(pa.Table.from_batches([batch]), run.name, kept, undecided, counts))
+                    write(
+                        _cleaned(pa.Table.from_batches([batch]), run.name, kept, undecided, counts)
+                    )
                     done += len(batch)
                     tell(done, total)
     except (OSError, pa.ArrowException) as error:

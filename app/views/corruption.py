@@ -30,11 +30,11 @@ from plc_core.analysis.studies.hard_pairs import (
 )
 from plc_core.runs import Run
 
+# Visits that are pooled for the dose response: more would not fit beside the rest in memory.
 MOST_VISITS = 3_000_000
-"""Visits that are pooled for the dose response; more would not fit beside the rest in memory."""
 
 DOSE = Guide(
-    "Each run at the share of labels that was reversed in it: mean weights, mean q_flip of reversed "
+    "Each run at the share of labels reversed in it: mean weights, mean q_flip of reversed "
     "and other pairs, AUROC for the marker, over all visits. Diamonds are the paper's.",
     "Mean q_flip and the gap between reversed and others rise with the dose.",
     "That q_flip is the noise rate: its mean follows z's spread, which barely moves with it.",

@@ -15,7 +15,8 @@ from selection import choose_pair, chosen_pair, head, select_rows, selected_rows
 from state import NUMBER, kept, set_kept
 
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import NUMBERS, count, page as page_of, row_of
+from plc_core.analysis.inspection.queries import NUMBERS, count, row_of
+from plc_core.analysis.inspection.queries import page as page_of
 from plc_core.decisions import Decision, read_decisions
 from plc_core.runs import Run
 
@@ -134,7 +135,7 @@ def _table(view: pd.DataFrame, decisions: Mapping[str, Decision], pair_id: str |
         selection_mode="single-row",
         placeholder="–",
         column_config={
-            **{name: weight for name in NUMBERS},
+            **dict.fromkeys(NUMBERS, weight),
             **{
                 name: st.column_config.NumberColumn(label, format="%.3f", width=75)
                 for name, label in LABELS.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
@@ -69,7 +70,7 @@ def page() -> None:
             figure.update_layout(height=330)
             chart("Mean q_tie by agreement", figure, MEANS, "group_means")
         with right:
-            parts = {
+            parts: dict[str, np.ndarray] = {
                 group: scores.loc[scores["group"] == group, "q_tie"].to_numpy(float)
                 for group in VOTE_GROUPS
             }

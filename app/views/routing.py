@@ -13,23 +13,26 @@ from plc_core.analysis.figures.routing import (
     MAP_POINTS,
     TERNARY_POINTS,
     cartography,
+    recipe_map,
+    ternary,
+)
+from plc_core.analysis.figures.routing_over_time import (
     correction_by_phase,
     cumulative_mass,
     over_training,
     phases_of,
-    recipe_map,
-    ternary,
 )
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import Filter, histogram, means, noise_row, sample
+from plc_core.analysis.inspection.queries import Filter, histogram, means, sample
+from plc_core.analysis.inspection.steps import noise_row
 from plc_core.analysis.inspection.tally import MEASURES
 from plc_core.analysis.recipes import prior_of, recipe_curve
 from plc_core.runs import Run
 
 TRIANGLE = Guide(
     "Each dot is a pair at its last visit; a corner is a weight of 1. q depends on z alone, so all "
-    "dots lie on the curve that z traces; circles: how many. The diamond is the prior, where z says "
-    "nothing. Click a dot to read its pair.",
+    "dots lie on the curve that z traces; circles: how many. The diamond is the prior, where z "
+    "says nothing. Click a dot to read its pair.",
     "Most dots near the clean corner, a tail towards flip, and no dot off the curve.",
     "That a pair is what its nearest corner says. No z makes tie the largest weight.",
 )
@@ -48,7 +51,7 @@ MAP = Guide(
 SPREAD = Guide(
     "How the values of all visits were spread at each stage: darker is more visits. Line: median; "
     "dotted: 5th and 95th percentile.",
-    "z keeps its width while the margin grows, as z is standardised; w is 0 in warm-up, then rises.",
+    "z keeps its width while the margin grows, as it is standardised; w is 0 in warm-up, then rises.",
     "Whether the policy is better: margins grow under any objective.",
 )
 MASS = Guide(
@@ -136,7 +139,9 @@ def _charts(run: Run, found: Digest) -> None:
         figure = ternary(some, curve, prior_of(config), found.size, _beads(config, found))
         chart("Pairs in the triangle of q", figure, TRIANGLE, "ternary", clicked=point_clicked)
     with right:
-        chart("A map of the pairs", cartography(points, found.size), MAP, "map", clicked=point_clicked)
+        chart(
+            "A map of the pairs", cartography(points, found.size), MAP, "map", clicked=point_clicked
+        )
     left, right = st.columns(2)
     with left:
         edges = np.linspace(-4, 4, 65)

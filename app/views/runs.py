@@ -159,13 +159,14 @@ def _tables(names: Sequence[str]) -> dict[str, pd.DataFrame]:
 def _curves(names: Sequence[str], baseline: str) -> None:
     found = _tables(names)
     groups = list(GROUPS)
-    group = st.pills(
+    picked = st.pills(
         "Curves",
         groups,
         key=kept("curves", groups[0], TEXT, groups),
         required=True,
         label_visibility="collapsed",
     )
+    group = picked or groups[0]
     figure = run_curves(found, GROUPS[group], baseline or None)
     chart(group, figure, GUIDES[group], key="training_curves", beside=True)
 

@@ -76,7 +76,7 @@ def _compare(found: Digest) -> None:
     if a == b:
         st.info("A and B are the same group.")
         return
-    result = _bench(str(found.folder), found, tuple(picked), a, b, side)
+    result = _bench(str(found.folder), found, tuple(picked), a, b, str(side))
     if result.shared:
         st.warning(f"{result.shared:,} pairs are in both groups and count in both.")
     for row in result.rows:
@@ -89,7 +89,9 @@ def _compare(found: Digest) -> None:
     )
     values = {a: result.first_values[0], b: result.first_values[1]}
     title = f"{label(picked[0])} in both groups"
-    chart(plain(title), distributions(values, label(picked[0])), SPREAD, "bench_spread", beside=True)
+    chart(
+        plain(title), distributions(values, label(picked[0])), SPREAD, "bench_spread", beside=True
+    )
 
 
 @st.cache_data(max_entries=8, show_spinner="Testing …")
@@ -127,9 +129,7 @@ def _correlate(found: Digest) -> None:
     numbers = [n for n in NUMBERS if n in found.columns]
     left, right = st.columns(2)
     pair: Sequence[str] = [n for n in ("q_tie", "score_gap", "z", "margin") if n in numbers]
-    one = left.selectbox(
-        "First", numbers, key=kept("x", pair[0], TEXT, numbers), format_func=label
-    )
+    one = left.selectbox("First", numbers, key=kept("x", pair[0], TEXT, numbers), format_func=label)
     other = right.selectbox(
         "Second", numbers, key=kept("y", pair[1], TEXT, numbers), format_func=label
     )

@@ -67,12 +67,9 @@ def page() -> None:
         made = _made(str(found.folder), found)
         st.subheader("Weak against strong score gaps", anchor=False)
         _selectivity(made[0], run.name)
-        left, right = st.columns(2)
-        with left:
-            figure = figures.tie_ceiling(made[1], made[2])
-            chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling")
-        with right:
-            _exact(found)
+        figure = figures.tie_ceiling(made[1], made[2])
+        chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling", beside=True)
+        _exact(found)
         _probes(run)
 
 
@@ -168,15 +165,14 @@ def _exact(found: Digest) -> None:
     table = columns(found, ["injected_tie", "q_tie"])
     tied = table["injected_tie"].eq(True) if "injected_tie" in table else None
     if tied is None or not tied.any():
-        with st.container(border=True, height="stretch"):
-            st.markdown("**Exact ties**")
-            st.text("No exact tie was injected into this run (tie_rate is 0).")
+        st.caption("No exact tie was injected into this run.")
         return
     groups = {
         "injected tie": table.loc[tied, "q_tie"].to_numpy(float),
         "other pairs": table.loc[~tied, "q_tie"].to_numpy(float),
     }
-    chart("Exact ties", distributions(groups, "q_tie at the last visit"), EXACT, key="exact_ties")
+    figure = distributions(groups, "q_tie at the last visit")
+    chart("Exact ties", figure, EXACT, key="exact_ties", beside=True)
 
 
 def _probes(run: Run) -> None:

@@ -14,7 +14,7 @@ from listing import listed, training_runs
 from marking import STYLE, block, literal, plain
 from reading import config_of, open_below, runs_root, shown_errors
 from selection import chosen_runs, select_rows, selected_rows
-from state import TEXT, TEXTS, kept
+from state import TEXT, TEXTS, kept, value_of
 
 from plc_core.analysis.figures.overlay import win_rates
 from plc_core.analysis.inspection.answers import (
@@ -89,7 +89,9 @@ def _found(root: Path) -> dict[str, dict[str, str]]:
 def _scores(opened: Mapping[str, Run], name: str, place: st.delta_generator.DeltaGenerator) -> None:
     table = judged(opened, name)
     methods = list(dict.fromkeys(table["method"]))
-    first = next((m for m in methods if m != REFERENCE and _objective(opened, m) == "dpo"), methods[0])
+    plain_dpo = [m for m in methods if _objective(opened, m) == "dpo"]
+    pinned = value_of("baseline")
+    first = pinned if pinned in methods else (plain_dpo or methods)[-1]
     baseline = place.selectbox("Baseline", methods, key=kept("against", first, TEXT, methods))
     try:
         cells = win_rate_cells(table, baseline, ("benchmark", "decoding"), incomplete="common")
@@ -120,9 +122,7 @@ def _scores(opened: Mapping[str, Run], name: str, place: st.delta_generator.Delt
                 ),
             },
         )
-        st.download_button(
-            "CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore"
-        )
+        st.download_button("CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore")
     _answers(opened, table, name, baseline, [m for m in methods if m != baseline])
 
 
@@ -258,8 +258,8 @@ def _published(opened: Mapping[str, Run]) -> None:
         },
     )
     st.caption(
-        "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts are "
-        "others than those of the runs above unless you made them so; the numbers stand beside "
+        "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts "
+        "are others than those of the runs above unless you made them so; the numbers stand beside "
         "for comparison, not as a target."
     )
 

@@ -57,7 +57,7 @@ def run_curves(
     wanted = [name for name in names if any(_has(table, name) for table in drawn.values())]
     if not wanted:
         return empty("None of these was logged under these objectives.", 360)
-    across = min(3, len(wanted))
+    across = 2 if len(wanted) == 4 else min(3, len(wanted))
     rows = -(-len(wanted) // across)
     figure = make_subplots(
         rows=rows,
@@ -117,7 +117,8 @@ def final_values(
     if baseline in set(frame.get("run", ())) and len(frame) > 1:
         own = frame.set_index("run").loc[baseline]
         for name in [n for n in names if n in frame]:
-            frame.insert(frame.columns.get_loc(name) + 1, f"Δ {name}", frame[name] - own[name])
+            place = list(frame.columns).index(name) + 1
+            frame.insert(place, f"Δ {name}", frame[name] - own[name])
     return frame
 
 

@@ -56,7 +56,7 @@ def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
         annotation={"text": f"by chance {base:.1%}", "font": {"color": INK, "size": 11}},
         annotation_position="bottom left",
     )
-    figure.update_xaxes(title_text="first k of the ranking", type="log")
+    figure.update_xaxes(title_text="first k of the ranking", type="log", dtick=1)
     figure.update_yaxes(title_text="share marked", tickformat=".0%", rangemode="tozero")
     return finish(figure, 330, margin_t=40)
 

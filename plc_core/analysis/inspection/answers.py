@@ -44,7 +44,7 @@ def read_judgements(run: Run, name: str, policy: str = TRAINED) -> pd.DataFrame:
         raise RunError(f"The run {run.name!r} has no judgements {name!r}.")
     table = read_table(path).to_pandas()
     table = table[table["policy"] == policy].reset_index(drop=True)
-    if "turn" in table and table["turn"].nunique() > 1:
+    if "turn" in table and len(set(table["turn"])) > 1:
         table["prompt_id"] = table["prompt_id"] + "/" + table["turn"].astype(str)
     return table
 
@@ -76,7 +76,9 @@ def outcomes(table: pd.DataFrame, method: str, baseline: str, decoding: str) -> 
     `table` is that of `judged`. Sorted from the clearest loss to the clearest win.
     """
     of = table[table["decoding"] == decoding]
-    own, other = (of[of["method"] == who].set_index("prompt_id")["reward"] for who in (method, baseline))
+    own, other = (
+        of[of["method"] == who].set_index("prompt_id")["reward"] for who in (method, baseline)
+    )
     both = pd.DataFrame({"reward": own, "baseline": other}).dropna()
     both["difference"] = both["reward"] - both["baseline"]
     both["outcome"] = "tie"

@@ -102,7 +102,8 @@ def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) ->
     tests = [mann_whitney(*sides, cast(Side, side)) for sides in both]
     adjusted = holm(test.p for test in tests)
     rows = tuple(
-        Row(measure, test, float(p)) for measure, test, p in zip(measures, tests, adjusted, strict=True)
+        Row(measure, test, float(p))
+        for measure, test, p in zip(measures, tests, adjusted, strict=True)
     )
     return Bench(a, b, rows, shared, both[0])
 

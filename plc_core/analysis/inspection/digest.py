@@ -61,8 +61,10 @@ class Digest:
     """What is kept of one run at one moment, in `folder`.
 
     pairs.parquet has a row a pair in the run's order: row, pair_id, the columns of the run's
-    pairs but the texts, score_gap, votes counted and their group, and `Tally.pair_columns`. steps.parquet has a
-    row a step. `visited` are the visit files read, each with its number of visits.
+    pairs but the texts, score_gap, votes counted and their group, and `Tally.pair_columns`.
+    steps.parquet has a row a step.
+
+    `visited` are the visit files read, each with its number of visits.
     """
 
     folder: Path
@@ -205,7 +207,9 @@ class _Places:
         self.index = pd.Index(hashes)
         if not self.index.is_unique:
             twice = ids[self.index.duplicated()]
-            raise RunError(f"pairs.parquet has {len(twice):,} repeated ids, the first {twice[0]!r}.")
+            raise RunError(
+                f"pairs.parquet has {len(twice):,} repeated ids, the first {twice[0]!r}."
+            )
 
     def of(self, visits: dict[str, NDArray]) -> NDArray:
         """The places of the visits' pairs; RunError for a pair that is not among the pairs."""
@@ -256,8 +260,7 @@ def _continued(
         tally = Tally(size)
         before = pq.read_table(path.parent / "pairs.parquet", columns=list(tally.pairs))
         tally.pairs = {
-            name: before[name].to_numpy().astype(array.dtype)
-            for name, array in tally.pairs.items()
+            name: before[name].to_numpy().astype(array.dtype) for name, array in tally.pairs.items()
         }
         steps = pq.read_table(path.parent / "steps.parquet").to_pandas().set_index("step")
         dense = steps.reindex(range(int(steps.index.max()) + 1), fill_value=0.0)

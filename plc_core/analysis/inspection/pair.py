@@ -21,9 +21,7 @@ def read_pair(digest: Digest, row: int) -> dict[str, Any]:
 
 def read_visits(digest: Digest, row: int) -> pd.DataFrame:
     """The visits of the pair at a place, in the order of training; empty while there are none."""
-    parts = [
-        _row(str(digest.run / "visits" / name), place) for name, place in digest.places(row)
-    ]
+    parts = [_row(str(digest.run / "visits" / name), place) for name, place in digest.places(row)]
     if not parts:
         return pd.DataFrame()
     # A later version may have written more columns than an earlier one that began the run.

@@ -12,7 +12,7 @@ import pandas as pd
 
 from plc_core.analysis.inspection.database import frame, query, quoted
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.files import RunError, table_names
+from plc_core.files import RunError
 
 NUMBERS = (
     *("q_clean", "q_flip", "q_tie", "p_flip", "z", "margin", "confidence", "weight", "correction"),
@@ -242,18 +242,6 @@ def _checked(digest: Digest, name: str) -> str:
     return name
 
 
-def thinned(path: str, most: int) -> pd.DataFrame:
-    """The table in a Parquet file, of more than `most` rows every so manieth and the last one."""
-    total = int(query("SELECT count(*) AS n FROM read_parquet($1)", [path])["n"][0].as_py())
-    every = max(1, -(-total // most))
-    sql = (
-        "SELECT * EXCLUDE (file_row_number) FROM read_parquet($1, file_row_number = true) "
-        f"WHERE file_row_number % {every} = 0 OR file_row_number = {total - 1} "
-        "ORDER BY file_row_number"
-    )
-    return frame(sql, [path])
-
-
 def means(digest: Digest, names: Sequence[str]) -> dict[str, float]:
     """The mean of each column over the pairs that have a finite value in it; NaN without any.
 
@@ -267,20 +255,6 @@ def means(digest: Digest, names: Sequence[str]) -> dict[str, float]:
     parts.append("count(*) FILTER (WHERE visits > 0) AS visited")
     sql = f"SELECT {', '.join(parts)} FROM read_parquet($1)"
     row = query(sql, [digest.pairs_path]).to_pylist()[0]
-    return {name: float("nan") if row.get(name) is None else row[name] for name in [*names, "visited"]}
-
-
-def noise_row(run: Path) -> pd.DataFrame:
-    """The run's estimate of its share of reversed labels at the last step of the first epoch.
-
-    One row with step, noise_rate, noise_low and noise_high; none where the run has no estimate.
-    """
-    path = run / "metrics.parquet"
-    names = ("step", "epoch", "noise_rate", "noise_low", "noise_high")
-    if not path.exists() or not set(names) <= set(table_names(path)):
-        return pd.DataFrame(columns=["step", "noise_rate", "noise_low", "noise_high"])
-    sql = (
-        "SELECT step, noise_rate, noise_low, noise_high FROM read_parquet($1) WHERE epoch < 1 "
-        "AND isfinite(noise_rate) ORDER BY step DESC LIMIT 1"
-    )
-    return frame(sql, [str(path)])
+    return {
+        name: float("nan") if row.get(name) is None else row[name] for name in [*names, "visited"]
+    }

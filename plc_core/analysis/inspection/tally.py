@@ -70,8 +70,8 @@ class Tally:
 
     Attributes:
         pairs: arrays [pairs] by name: visits, first_step, last_step (-1 before any visit), VALUES
-            of the last visit, OPTIONAL of the first, z_sum, z_squares and z_known (over visits whose z is finite),
-            largest_q_tie.
+            of the last visit, OPTIONAL of the first, z_sum, z_squares and z_known (over visits
+            whose z is finite), largest_q_tie.
         steps: arrays [steps] by name: visits, and the sums of q_clean, q_flip, q_tie, weight,
             weight_flip and weight_tie (weight times q).
         counts: for each of MEASURES its `Counts`.
