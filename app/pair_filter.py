@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import streamlit as st
 from marking import plain
@@ -76,7 +77,7 @@ def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Ask
         placeholder="All",
         on_change=_first_page,
     )
-    markers = [""] + [m for m in MARKERS if _there(found, m)]
+    markers = ["", *_markers(str(found.folder), found)]
     marked = marker.selectbox(
         "Label",
         markers,
@@ -174,13 +175,12 @@ def _rows(run: Run, words: str) -> tuple[int, ...]:
 
 @st.cache_data(max_entries=8, show_spinner="Searching in all texts …")
 def _found(path: str, changed: int, size: int, words: str) -> tuple[int, ...]:
-    from pathlib import Path
-
     return search(Path(path), words)
 
 
-def _there(found: Digest, marker: str) -> bool:
-    return count(found, Filter(marker=marker)) > 0
+@st.cache_data(max_entries=32, show_spinner=False)
+def _markers(folder: str, _found: Digest) -> list[str]:
+    return [marker for marker in MARKERS if count(_found, Filter(marker=marker))]
 
 
 def _first_page() -> None:

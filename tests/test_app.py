@@ -23,7 +23,7 @@ from tests.fake_run import (
 )
 from tests.paths import ROOT
 
-PAGES = ("views/runs.py", "views/pairs.py", "views/ties.py")
+PAGES = tuple(f"views/{n}.py" for n in ("runs", "routing", "pairs", "ties", "people", "corruption", "tests", "wins"))
 Opened = Callable[..., AppTest]
 
 

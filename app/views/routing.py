@@ -51,7 +51,7 @@ MAP = Guide(
 SPREAD = Guide(
     "How the values of all visits were spread at each stage: darker is more visits. Line: median; "
     "dotted: 5th and 95th percentile.",
-    "z keeps its width while the margin grows, as it is standardised; w is 0 in warm-up, then rises.",
+    "z keeps its width while m grows, as it is standardised; w is 0 in warm-up, then rises.",
     "Whether the policy is better: margins grow under any objective.",
 )
 MASS = Guide(

@@ -75,11 +75,12 @@ def page() -> None:
 
 @st.cache_data(max_entries=8, show_spinner="Comparing the slices …")
 def _made(folder: str, _found: Digest) -> tuple[TieSelectivity, pd.DataFrame, float]:
-    visits, pairs = audit_tables(_found)
+    visits, pairs = audit_tables(_found, names=True)
+    by_place = audit_tables(_found)
     largest = bounds(_found, "largest_q_tie") or (float("nan"), float("nan"))
     return (
         audit.tie_selectivity(visits, pairs, SHARE),
-        audit.routing_by_state(visits, pairs),
+        audit.routing_by_state(*by_place),
         largest[1],
     )
 

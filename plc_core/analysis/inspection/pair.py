@@ -14,9 +14,11 @@ from plc_core.files import RunError
 
 def read_pair(digest: Digest, row: int) -> dict[str, Any]:
     """All columns of the pair at a place, its texts too; one row group is decoded for it."""
-    path = digest.run / "pairs.parquet"
-    found = _row(str(path), row)
-    return found.to_pylist()[0]
+    found = _row(str(digest.run / "pairs.parquet"), row)
+    try:
+        return found.to_pylist()[0]
+    except UnicodeDecodeError:
+        return {name: _value(found[name]) for name in found.column_names}
 
 
 def read_visits(digest: Digest, row: int) -> pd.DataFrame:
@@ -26,6 +28,20 @@ def read_visits(digest: Digest, row: int) -> pd.DataFrame:
         return pd.DataFrame()
     # A later version may have written more columns than an earlier one that began the run.
     return pa.concat_tables(parts, promote_options="default").to_pandas()
+
+
+def _value(column: pa.ChunkedArray) -> Any:
+    """The one value of a column, whose text may hold what is no Unicode, as a lone surrogate."""
+    try:
+        return column[0].as_py()
+    except UnicodeDecodeError:
+        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+            return f"This {column.type} holds text that is no Unicode."
+        raw: bytes = column[0].as_buffer().to_pybytes()
+        try:
+            return raw.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            return raw.decode("utf-8", "backslashreplace")
 
 
 def _row(path: str, place: int) -> pa.Table:
