@@ -144,8 +144,14 @@ def _more(
             key = kept(f"in_{name}", limits, RANGE)
             low, high = st.columns(2)
             given = st.session_state[key]
-            a = low.number_input(f"{label(name)} from", value=given[0], key=f"low_{name}")
-            b = high.number_input(f"{label(name)} to", value=given[1], key=f"high_{name}")
+            step = (limits[1] - limits[0]) / 50 or 1.0
+            settings = {"step": step, "format": "%.4g"}
+            a = low.number_input(
+                f"{label(name)} from", value=given[0], key=f"low_{name}", **settings
+            )
+            b = high.number_input(
+                f"{label(name)} to", value=given[1], key=f"high_{name}", **settings
+            )
             if (a, b) != given:
                 set_kept(f"in_{name}", (a, b))
                 _first_page()

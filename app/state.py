@@ -53,7 +53,7 @@ TEXT = Codec(lambda value: [value] if value else [], _one)
 TEXTS = Codec(lambda value: [str(v) for v in value or []], lambda texts: list(texts))
 NUMBER = Codec(lambda value: [str(value)], _number)
 FLAG = Codec(lambda value: [str(int(value))], _flag)
-RANGE = Codec(lambda value: [f"{value[0]:g}~{value[1]:g}"], _pair)
+RANGE = Codec(lambda value: [f"{value[0]!r}~{value[1]!r}"], _pair)
 
 
 def kept(name: str, default: Any, codec: Codec, options: Collection[Any] | None = None) -> str:

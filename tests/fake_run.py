@@ -74,7 +74,8 @@ def write_fake_run(
     """Write `root/name` and return it; `texts` are the answers of the first pairs.
 
     With `votes` each pair has those of four people; the first `ties` pairs are injected ties; with
-    `posterior` the visits have p_flip and the metrics the noise rate. `config` are further parameters of the training notebook.
+    `posterior` the visits have p_flip and the metrics the noise rate. `config` are further
+    parameters of the training notebook.
     """
     settings = TrainConfig(
         name=name,

@@ -159,9 +159,10 @@ def test_growing_gives_what_reading_at_once_gives(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(grown.steps(), steps)
     np.testing.assert_array_equal(grown.counts("margin").table, counts.table)
     visits = read_visits(grown, 7)
-    assert visits["step"].tolist() == open_run(path).visits(pair_id=expected["pair_id"][7])[
-        "step"
-    ].tolist()
+    assert (
+        visits["step"].tolist()
+        == open_run(path).visits(pair_id=expected["pair_id"][7])["step"].tolist()
+    )
 
 
 def test_a_resumed_run_whose_files_changed_is_read_again(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_what_is_in_no_run_is_refused(tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "odd", pairs=40)
     table = pq.read_table(path / "pairs.parquet")
     write_table(path / "pairs.parquet", table.slice(5))
-    with pytest.raises(RunError, match="visits are to pairs that pairs.parquet does not have"):
+    with pytest.raises(RunError, match=r"visits are to pairs that pairs\.parquet does not have"):
         digest(open_run(path))
     write_table(path / "pairs.parquet", pa.concat_tables([table, table.slice(0, 2)]))
     with pytest.raises(RunError, match="2 repeated ids"):
@@ -206,7 +207,9 @@ def test_damaged_and_missing_visits_are_sentences(tmp_path: Path) -> None:
 
 def test_pages_are_sorted_whole_and_the_same_each_time(found: Digest, pairs: pd.DataFrame) -> None:
     names = ["row", "pair_id", "q_flip"]
-    parts = [queries.page(found, Filter(), names, "q_flip", True, s, 130) for s in range(0, 400, 130)]
+    parts = [
+        queries.page(found, Filter(), names, "q_flip", True, s, 130) for s in range(0, 400, 130)
+    ]
     together = pd.concat(parts, ignore_index=True)
     expected = pairs.sort_values(["q_flip", "row"], ascending=[False, True])
     assert together["pair_id"].tolist() == expected["pair_id"].tolist()
@@ -359,7 +362,9 @@ def test_the_bench_tests_as_the_statistics_do(found: Digest, pairs: pd.DataFrame
 def test_figures_bear_runs_without_visits_or_spread(found: Digest) -> None:
     nothing = pd.DataFrame({n: [np.nan] for n in ("q_clean", "q_flip", "q_tie", "z", "mean_z")})
     assert "No pair has been visited" in ternary(nothing, nothing[:0], None, 1).to_json()
-    points = queries.sample(found, Filter(), ["pair_id", "z", "mean_z", "sd_z", "q_flip", "visits"], 99)
+    points = queries.sample(
+        found, Filter(), ["pair_id", "z", "mean_z", "sd_z", "q_flip", "visits"], 99
+    )
     assert "spread of z" in cartography(points, 400).to_json()
     once = points.assign(sd_z=np.nan, last_step=3)
     assert "z at the one visit" in cartography(once, 400).to_json()

@@ -77,7 +77,8 @@ def page() -> None:
             st.info("No pair of this run has been visited yet.")
         else:
             _one_run(found)
-    _dose(root, name)
+    with shown_errors(name):
+        _dose(root, name)
 
 
 def _one_run(found: Digest) -> None:
@@ -149,6 +150,8 @@ def _dose(root: Path, name: str) -> None:
         with shown_errors(one):
             run = open_training(root, one)
             found = read_digest(run)
+            if not found.visits:
+                continue
             visits += found.visits
             config = config_of(run)
             rates = opened.setdefault(str(config.get("objective", "?")), {})

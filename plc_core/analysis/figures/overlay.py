@@ -36,6 +36,7 @@ TITLES = {
     "pairs_per_second": "pairs a second",
     "seconds": "seconds a step",
 }
+_COLOURS = tuple(colour for colour in RUN_COLOURS if colour != INK)
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -49,7 +50,7 @@ def run_curves(
         names: the columns; one that no run logged says so in its panel's place.
         baseline: a run that is drawn thick and grey, under the others.
 
-    Runs are told apart by colour, and beyond ten of them by dash too.
+    Runs are told apart by colour, and beyond nine of them by dash too.
     """
     drawn = {name: table for name, table in metrics.items() if "step" in table and len(table)}
     if not drawn:
@@ -73,8 +74,8 @@ def run_curves(
         table = drawn[run].sort_values("step")
         pinned = run == baseline
         number = places.get(run, 0)
-        colour = INK if pinned else RUN_COLOURS[number % len(RUN_COLOURS)]
-        dash = "solid" if pinned else _DASHES[number // len(RUN_COLOURS) % len(_DASHES)]
+        colour = INK if pinned else _COLOURS[number % len(_COLOURS)]
+        dash = "solid" if pinned else _DASHES[number // len(_COLOURS) % len(_DASHES)]
         shown = False
         for place, column in enumerate(wanted):
             if not _has(table, column):
