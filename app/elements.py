@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 import streamlit as st
 
 STYLE = """<style>
-.block-container {padding: 3.4rem 2.2rem 4rem}
+.block-container {padding: 3.2rem 2.2rem 4rem}
+h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stCaptionContainer"] p {line-height: 1.45}
 [data-testid="stMetricLabel"] p {font-size: .8rem}
 [data-testid="stVerticalBlock"] {gap: .7rem}
@@ -51,6 +52,13 @@ def chart(
             _draw(title, figure, key, clicked)
         with right:
             explain(guide, stacked=beside)
+
+
+def page_title(title: str, question: str) -> None:
+    """A page's title and, beside it, the question that the page answers."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        st.title(title, anchor=False, width="content")
+        st.caption(question, width="content")
 
 
 def heading(title: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from elements import page_title
 from listing import default_run, listed, training_runs
 from reading import runs_root
 from state import keep_alive
@@ -54,8 +55,8 @@ def choose_pair(pair_id: str) -> None:
 def head(title: str, question: str) -> tuple[Path, str] | None:
     """A page's title, the question it answers, and its run picker; directory and chosen run."""
     left, right = st.columns([0.7, 0.3], vertical_alignment="bottom")
-    left.title(title, anchor=False)
-    left.caption(question)
+    with left:
+        page_title(title, question)
     root = runs_root()
     with right:
         name = pick_run(root)
@@ -78,7 +79,7 @@ def pick_run(root: Path) -> str | None:
         picked = st.session_state["run_picker"]
         choose_runs([picked, *(name for name in chosen[1:] if name != picked)])
 
-    st.selectbox("Run", options, key="run_picker", on_change=changed)
+    st.selectbox("Run", options, key="run_picker", on_change=changed, label_visibility="collapsed")
     return current
 
 

@@ -94,7 +94,7 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[2])
     settled()
     page.keyboard.press("f")
-    expect(page.get_by_test_id("stBaseButton-primary").filter(has_text="Flip")).to_be_visible()
+    expect(page.get_by_role("button", name="Flip").first).to_have_attribute("kind", "primary")
     assert read_decisions(open_run(runs / "newer"))[lowest[2]].decision == "flip"
     page.keyboard.press("ArrowRight")
     expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[3])

@@ -99,8 +99,11 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         "mean q_tie": f"{mean['q_tie']:.3f}",
         "loss taken reversed": f"{steps['weight_flip'].sum() / max(steps['visits'].sum(), 1):.2%}",
     }
-    noise = noise_sentence(noise_row(run.path))
-    columns = st.columns([1.25, 1, 1, 1, 1, 1])
+    row = noise_row(run.path)
+    noise = noise_sentence(row)
+    if len(row):
+        cells["reversed labels, estimate"] = f"{row['noise_rate'].iloc[0]:.0%}"
+    columns = st.columns([1.25, *[1] * (len(cells) - 1)])
     for column, (label, value) in zip(columns, cells.items(), strict=True):
         column.metric(label.replace("_", r"\_"), value)
     objective = str(config_of(run).get("objective", "?"))
@@ -112,7 +115,7 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         )
     st.text(said)
     if noise:
-        st.info(noise, icon=":material/water_drop:")
+        st.markdown(noise)
 
 
 def noise_sentence(row: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 from again import command
-from elements import Guide, chart
+from elements import Guide, chart, page_title
 from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, training_runs
 from marking import plain
 from provenance import provenance
@@ -64,8 +64,8 @@ GUIDES = {
 def page() -> None:
     """Draw the page."""
     left, right = st.columns([0.8, 0.2], vertical_alignment="bottom")
-    left.title("Runs", anchor=False)
-    left.caption("What is there, how is it going, and how do runs compare?")
+    with left:
+        page_title("Runs", "What is there, how is it going, and how do runs compare?")
     root = runs_root()
     everything = listed(root)
     training = training_runs(everything)
@@ -79,13 +79,13 @@ def page() -> None:
         st.info("No run matches this filter.")
     if any(run.state in LIVE for run in everything):
         live()
-    reports(everything)
     by_name = {run.name: run for run in everything}
     chosen = [by_name[name] for name in chosen_runs(root) if name in by_name]
     if training and not chosen:
         st.info("Select one or more runs in the table.")
     if chosen:
         _selected(root, chosen)
+    reports(everything)
 
 
 def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:

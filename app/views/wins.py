@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
-from elements import Guide, chart
+from elements import Guide, chart, page_title
 from listing import listed, training_runs
 from marking import STYLE, block, literal, plain
 from reading import config_of, open_below, runs_root, shown_errors
@@ -42,8 +42,7 @@ WIN = Guide(
 
 def page() -> None:
     """Draw the page."""
-    st.title("Win rates", anchor=False)
-    st.caption("Do the trained policies answer better, and what do their answers look like?")
+    page_title("Win rates", "Do the policies answer better, and what do their answers look like?")
     root = runs_root()
     found = _found(root)
     if not found:
