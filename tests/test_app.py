@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
@@ -648,6 +650,18 @@ def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path)
         app.switch_page(page).run()
         assert not app.exception
         assert "cannot be shown" not in said(app)
+
+
+def test_answers_that_are_messages_are_shown_as_their_last_turn(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = write_fake_run(tmp_path, "messages", pairs=20)
+    table = pq.read_table(path / "pairs.parquet")
+    turns = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": "<b>said</b>"}]]
+    table = table.set_column(table.column_names.index("chosen"), "chosen", pa.array(turns * 20))
+    pq.write_table(table, path / "pairs.parquet")
+    app = opened("views/pairs.py", root=tmp_path, run="messages")
+    assert "&lt;b&gt;said&lt;/b&gt;" in said(app).replace("<mark>", "").replace("</mark>", "")
 
 
 def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -> None:

@@ -356,6 +356,8 @@ def test_the_bench_tests_as_the_statistics_do(found: Digest, pairs: pd.DataFrame
     assert result.shared == 0
     assert result.table()["a"].tolist() == ["label swapped"] * 2
     assert bench(found, ["z"], "all pairs", "label swapped", "less").shared == swapped.sum()
+    low = bench(found, ["q_tie"], "lowest 20% of z", "highest 20% of z", "two-sided").rows[0].test
+    assert (low.n_a, low.n_b) == (80, 81)  # both hold the value at their edge
     assert {WEAK, "injected tie", "votes unanimous", "source one"} <= set(group_choices(found))
 
 

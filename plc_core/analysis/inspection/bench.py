@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import Filter, columns, values
+from plc_core.analysis.inspection.queries import NUMBERS, Filter, columns, count, quantile, values
 from plc_core.analysis.statistics import Floats, MannWhitney, Side, holm, mann_whitney
 from plc_core.data.slices import slices_of
 from plc_core.data.votes import VOTE_GROUPS
@@ -21,6 +22,7 @@ ABSOLUTE = ("margin", "z", "score_gap")
 SHARE = 0.2
 WEAK, STRONG = f"weakest {SHARE:.0%} of score gaps", f"strongest {SHARE:.0%} of score gaps"
 EVERYTHING = "all pairs"
+LOWEST, HIGHEST = f"lowest {SHARE:.0%}", f"highest {SHARE:.0%}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Bench:
 
 
 def group_choices(digest: Digest) -> Mapping[str, Filter | None]:
-    """The groups that a run's pairs can be put in, by name; None for the slices of score gaps."""
+    """The groups that a run's pairs can be put in, by name; None for those `bench` ranks for."""
     found: dict[str, Filter | None] = {}
     for state in values(digest, "oracle_state"):
         found[f"true state {state}"] = Filter(states=(state,))
@@ -67,7 +69,7 @@ def group_choices(digest: Digest) -> Mapping[str, Filter | None]:
             "label swapped": Filter(marker="swapped"),
             "label not swapped": Filter(marker="not swapped"),
         }
-    if "true" in values(digest, "injected_tie"):
+    if count(digest, Filter(marker="injected tie")):
         found["injected tie"] = Filter(marker="injected tie")
     groups = values(digest, "vote_group")
     found |= {f"votes {g}": Filter(votes=(g,)) for g in VOTE_GROUPS if g in groups}
@@ -79,7 +81,8 @@ def group_choices(digest: Digest) -> Mapping[str, Filter | None]:
     for mark in values(digest, "marks", 50):
         found[f"marked {mark}"] = Filter(marks=(mark,))
     found[EVERYTHING] = Filter()
-    return found
+    numbers = [name for name in NUMBERS if name in digest.columns]
+    return found | {f"{end} of {name}": None for name in numbers for end in (LOWEST, HIGHEST)}
 
 
 def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) -> Bench:
@@ -111,9 +114,14 @@ def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) ->
 def _group(digest: Digest, group: str, names: Sequence[str]) -> pd.DataFrame:
     wanted = list(dict.fromkeys(["row", *names]))
     chosen = group_choices(digest)[group]
-    if chosen is None:
+    if chosen is None and group in (WEAK, STRONG):
         rows = _slice(digest, "low" if group == WEAK else "high")
         chosen = replace(Filter(), rows=tuple(rows.tolist()))
+    elif chosen is None:
+        end, _, name = group.partition(" of ")
+        edge = quantile(digest, name, SHARE if end == LOWEST else 1 - SHARE)
+        bounds = (-math.inf, edge) if end == LOWEST else (edge, math.inf)
+        chosen = Filter(ranges=((name, *bounds),))
     return columns(digest, wanted, chosen)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,6 +156,20 @@ def bounds(digest: Digest, name: str) -> tuple[float, float] | None:
     found = query(sql, [digest.pairs_path])
     low, high = found["a"][0].as_py(), found["b"][0].as_py()
     return None if low is None else (float(low), float(high))
+
+
+def quantile(digest: Digest, name: str, share: float) -> float:
+    """The value of a numeric column that `share` of its finite values do not exceed; NaN without.
+
+    It is one of the values, so that a filter up to it is exact.
+    """
+    column = quoted(_checked(digest, name))
+    sql = (
+        f"SELECT quantile_disc({column}::DOUBLE, {float(share)!r}) AS v FROM read_parquet($1) "
+        f"WHERE isfinite({column}::DOUBLE)"
+    )
+    value = query(sql, [digest.pairs_path])["v"][0].as_py()
+    return math.nan if value is None else float(value)
 
 
 def row_of(digest: Digest, pair_id: str) -> int | None:
