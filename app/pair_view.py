@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
 from marking import STYLE, marked, numbers_line, turn
@@ -56,17 +57,29 @@ def pair_view(run: Run, found: Digest, row: int) -> None:
         st.toggle("Show the whole of long answers", key="whole_texts")
     st.caption(answers.note)
     _marks(run, pair)
+    trajectory, curves = _figures(str(found.folder), row, run, found, visits)
     left, right = st.columns(2)
     with left:
-        figure = figures.pair_trajectory(visits, metrics(run))
-        chart("Its way through training", figure, TRAJECTORY, "pair_trajectory")
+        chart("Its way through training", trajectory, TRAJECTORY, "pair_trajectory")
     with right:
-        curve = recipe_curve(config_of(run))
-        if curve.empty:
-            curve = sample(found, Filter(), ["pair_id", "z", "q_clean", "q_flip", "q_tie"], 2_000)
-        here = None if last is None else {str(name): value for name, value in last.items()}
-        figure = figures.q_against_z(curve, here).update_layout(height=450)
-        chart("Where it stands on the run's curves", figure, MAP, "q_against_z")
+        chart("Where it stands on the run's curves", curves, MAP, "q_against_z")
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _figures(
+    folder: str, row: int, _run: Run, _found: Digest, _visits: pd.DataFrame
+) -> tuple[go.Figure, go.Figure]:
+    """Both pictures of a pair, which stays on the screen while filters around it change."""
+    curve = recipe_curve(config_of(_run))
+    if curve.empty:
+        curve = sample(_found, Filter(), ["pair_id", "z", "q_clean", "q_flip", "q_tie"], 2_000)
+    here = None
+    if len(_visits):
+        here = {str(name): value for name, value in _visits.iloc[-1].items()}
+    return (
+        figures.pair_trajectory(_visits, metrics(_run)),
+        figures.q_against_z(curve, here).update_layout(height=450),
+    )
 
 
 def text_of(value: Any) -> str | None:

@@ -30,6 +30,9 @@ LIVE = ("queued", "running")
 LIVE_SECONDS = 20.0
 """The visits of a run that goes on are read again after so long."""
 
+_SAME_SECONDS = 3.0
+_read: dict[Path, tuple[float, Digest]] = {}
+
 CURVE_POINTS = 1_000
 """Steps of a run that are drawn or compared; a longer run is thinned evenly."""
 
@@ -93,6 +96,10 @@ def read_digest(run: Run) -> Digest:
         last = newest(run)
         if last and time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
             return last
+    # Ten thousand files take a while to look at, and a person's clicks come close together.
+    when, last_read = _read.get(run.path, (0.0, None))
+    if last_read is not None and time.monotonic() - when < _SAME_SECONDS:
+        return last_read
     bar = st.empty()
 
     def tell(done: int, total: int) -> None:
@@ -102,6 +109,8 @@ def read_digest(run: Run) -> Digest:
 
     found = digest(run, tell)
     bar.empty()
+    _read.clear()  # the last run that was looked at is enough
+    _read[run.path] = time.monotonic(), found
     return found
 
 

@@ -1,7 +1,8 @@
 """Time the inspector on a huge run, in Chromium: `python -m tests.measure_inspector FOLDER`.
 
 FOLDER is where `python -m tests.huge_run FOLDER` wrote the run "huge". Times are from the action
-until the script has ended and the page shows it; memory is the server's resident set.
+until the script has ended and the page shows it; beside them stand the server's CPU seconds, which
+other work on the machine does not lengthen, and its resident memory.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ def main() -> None:
             expect(app).to_have_attribute("data-test-script-state", "notRunning")
 
         def report(name: str, act: Callable[[int], Any], repeats: int = REPEATS) -> None:
-            times = []
+            times, work = [], []
             for number in range(repeats):
-                started = time.perf_counter()
+                started, before = time.perf_counter(), sum(server.cpu_times()[:2])
                 act(number)
                 settled()
                 times.append(time.perf_counter() - started)
-            seconds = sorted(times)[len(times) // 2]
-            print(f"{name:<44}{seconds:6.2f} s   {server.memory_info().rss / 1e6:6.0f} MB")  # noqa: T201
+                work.append(sum(server.cpu_times()[:2]) - before)
+            seconds, cpu = (sorted(values)[repeats // 2] for values in (times, work))
+            memory = server.memory_info().rss / 1e6
+            print(f"{name:<44}{seconds:6.2f} s   server {cpu:5.2f} CPU s   {memory:5.0f} MB")  # noqa: T201
 
         def choose(label: str, options: list[str], number: int) -> None:
             page.get_by_role("combobox", name=label).click()
