@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 STYLE = """<style>
-.block-container {padding: 3.2rem 2.2rem 4rem}
+.block-container {padding: 4.1rem 2.2rem 4rem}
 h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stCaptionContainer"] p {line-height: 1.45}
 [data-testid="stMetricLabel"] p {font-size: .8rem}

@@ -345,7 +345,7 @@ def test_rewards_are_kept_and_named_by_weights(runs, tmp_path):
     first = RewardModelJudge(reward_model(tmp_path / "rm"), "fp32", "cpu", name="local RM")
     table = score_generations(runs[0], "b", first)
     again = RewardModelJudge(tmp_path / "rm", "fp32", "cpu")
-    again._rewards = None  # nothing is scored again
+    again.model.forward = None  # nothing is scored again
     assert again.score(runs[0].table("generations/b.parquet"))[0].value == table["reward"][0]
     assert (runs[0].path / "judgements" / "local-RM-b.parquet").exists()
 

@@ -105,6 +105,14 @@ def test_a_control_that_is_not_near_says_so(runs) -> None:
     assert str(control).endswith("which is not matched.")
 
 
+def test_policies_that_have_not_moved_have_no_other_control(tmp_path: Path) -> None:
+    still = [judged(tmp_path, "still", 1.0, -0.1)]
+    dpo = [judged(tmp_path, "dpo", 1.0, -0.2, objective="dpo")]
+    control = find_control(still, [dpo], lambda beta: pytest.fail("nothing is to be trained"))
+    assert control.runs == dpo
+    assert not control.matched
+
+
 def test_win_rates_are_those_counted_with_pandas(runs) -> None:
     table = win_rates(runs, runs["DPO"], runs["control"])
     assert set(table["method"]) == {"PLC-DPO", "control"}

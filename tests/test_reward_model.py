@@ -8,12 +8,8 @@ from transformers import AutoModelForSequenceClassification
 
 from plc_core.data import DataError, load_pairs
 from plc_core.engine.models import ModelError
-from plc_core.engine.reward_model import (
-    RewardModelConfig,
-    load_reward_model,
-    score,
-    train_reward_model,
-)
+from plc_core.engine.reward_model import RewardModelConfig, score, train_reward_model
+from plc_core.engine.reward_scoring import load_reward_model
 
 PROMPT = "cook soup . cover chop , boil . skip bake ."
 
@@ -78,9 +74,9 @@ def test_what_cannot_be_scored_is_a_sentence(run):
     model = load_reward_model(str(run.path / "model"))
     with pytest.raises(DataError, match="There are 1 prompts and 2 responses"):
         score(model, [PROMPT], ["a", "b"])
-    with pytest.raises(DataError, match="Response 1 cannot be rendered"):
+    with pytest.raises(DataError, match="Response 1 cannot be written"):
         score(model, [[{"role": "system", "content": PROMPT}]], ["boil ."])
-    with pytest.raises(ModelError, match=r"'world' is no reward model: its weights lack 'score"):
+    with pytest.raises(ModelError, match=r"'world' lack 1 tensors, as 'score"):
         load_reward_model("world")
 
 

@@ -3,11 +3,17 @@
 import ast
 import json
 import math
+import os
 import shutil
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import papermill
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from plc_core.batch import run_notebook
 from plc_core.data import DataError
@@ -22,6 +28,7 @@ from plc_core.engine.conversations import (
     world_rows,
 )
 from plc_core.engine.models import ModelError, load_policy
+from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
 from plc_core.engine.sft import SftConfig, train_sft
 from plc_core.engine.templates import chat_format
 from plc_core.engine.world_sft import build_tokenizer
@@ -255,6 +262,56 @@ def test_no_run_is_overwritten_and_a_failure_is_kept(trained, tmp_path):
     status = open_run(tmp_path / "bad").status
     assert status["state"] == "failed"
     assert "it has no list of messages" in status["reason"]
+
+
+KILLED = """
+import os, signal, sys
+from transformers import TrainerCallback
+from plc_core.engine import stages
+from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
+from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
+from plc_core.engine.sft import SftConfig, train_sft
+
+class Die(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+kept = stages.fit
+stages_fit = lambda trainer, *rest: (trainer.add_callback(Die()), kept(trainer, *rest))
+import plc_core.engine.sft, plc_core.engine.reward_model
+plc_core.engine.sft.fit = plc_core.engine.reward_model.fit = stages_fit
+values = {"name": "cut", "runs_dir": sys.argv[2], "save_steps": 3}
+if sys.argv[1] == "sft":
+    train_sft(SftConfig(num_rows=96, eval_prompts=4, **values))
+else:
+    train_reward_model(RewardModelConfig(num_pairs=96, **values))
+"""
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward"])
+def test_a_stage_that_was_killed_ends_as_if_it_had_not_been(tmp_path, stage):
+    command = [sys.executable, "-c", KILLED, stage, str(tmp_path)]
+    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
+    assert open_run(tmp_path / "cut").metrics()["step"].tolist() == [0, 1, 2]
+    values = {"runs_dir": str(tmp_path), "save_steps": 3}
+    if stage == "sft":
+        config, make = SftConfig(name="whole", num_rows=96, eval_prompts=4, **values), train_sft
+    else:
+        config = RewardModelConfig(name="whole", num_pairs=96, **values)
+        make = train_reward_model
+    whole = make(config)
+    resumed = make(config.model_copy(update={"name": "cut", "resume": True}))
+    assert resumed.status["state"] == "done"
+    assert resumed.metrics()["step"].tolist() == whole.metrics()["step"].tolist()
+    np.testing.assert_array_equal(resumed.metrics()["loss"], whole.metrics()["loss"])
+    weights = [load_file(run.path / "model" / "model.safetensors") for run in (whole, resumed)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    again = make(config.model_copy(update={"name": "cut", "resume": True}))
+    assert again.info == resumed.info
+    with pytest.raises(RunError, match="cannot go on with other parameters: seed changed"):
+        make(config.model_copy(update={"name": "cut", "resume": True, "seed": 5}))
 
 
 def test_several_gpus_are_refused_before_a_run_is_made(tmp_path, monkeypatch):

@@ -48,6 +48,12 @@ MAP = Guide(
     "A large calm group above 0; calm pairs far below 0 are what the model keeps disagreeing with.",
     "Why it disagrees: a wrong label, a hard pair, or a bias of the model look alike.",
 )
+MAP_OF_ONE_VISIT = Guide(
+    "Each pair was visited once, so z has no spread: each dot is a pair's z at the step of its "
+    "visit. Colour is q_flip. Click a dot to read its pair.",
+    "The cloud keeps its height while training goes on, with more above 0 than below.",
+    MAP.silent,
+)
 SPREAD = Guide(
     "How the values of all visits were spread at each stage: darker is more visits. Line: median; "
     "dotted: 5th and 95th percentile.",
@@ -142,9 +148,9 @@ def _charts(run: Run, found: Digest) -> None:
         figure = ternary(some, curve, prior_of(config), found.size, _beads(config, found))
         chart("Pairs in the triangle of q", figure, TRIANGLE, "ternary", clicked=point_clicked)
     with right:
-        chart(
-            "A map of the pairs", cartography(points, found.size), MAP, "map", clicked=point_clicked
-        )
+        guide = MAP if "sd_z" in found.columns else MAP_OF_ONE_VISIT
+        figure = cartography(points, found.size)
+        chart("A map of the pairs", figure, guide, "map", clicked=point_clicked)
     left, right = st.columns(2)
     with left:
         edges = np.linspace(-4, 4, 65)

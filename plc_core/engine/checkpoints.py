@@ -39,10 +39,16 @@ def trained_checkpoint(run: Run) -> Path:
     return checkpoint
 
 
-def load_trained(run: Run) -> PreTrainedModel | PeftModel:
-    """The policy of the run's last checkpoint."""
+def whole_checkpoints(run: Run) -> dict[int, Path]:
+    """The folders of the run's whole checkpoints by their step, in order."""
+    found = {_step(path): path for path in _finished(run)}
+    return dict(sorted(found.items()))
+
+
+def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | PeftModel:
+    """The policy of a checkpoint of the run, by itself the last."""
     config = run.info["config"]
-    checkpoint = trained_checkpoint(run)
+    checkpoint = checkpoint or trained_checkpoint(run)
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
     base: Any = load_policy(config["model"])[0]
@@ -70,9 +76,12 @@ def check_record(run: Run, steps: int) -> None:
             )
 
 
+def _finished(run: Run) -> list[Path]:
+    return [path for path in (run.path / "checkpoints").glob("*") if _was_finished(path)]
+
+
 def _last_finished(run: Run) -> Path | None:
-    finished = [path for path in (run.path / "checkpoints").glob("*") if _was_finished(path)]
-    return max(finished, key=_step, default=None)
+    return max(_finished(run), key=_step, default=None)
 
 
 def _was_finished(path: Path) -> bool:

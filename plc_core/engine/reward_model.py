@@ -8,25 +8,21 @@ classification with one label, so whatever takes such a judge by its folder take
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
 from pydantic import Field
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    set_seed,
-)
+from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
+from transformers.utils import logging
 from trl import RewardConfig, RewardTrainer
 
 from plc_core.analysis.statistics import wilson
 from plc_core.data import DataError, Pairs
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import DataConfig
-from plc_core.engine.conversations import conversation_ids, is_held_out
+from plc_core.engine.conversations import is_held_out
 from plc_core.engine.models import (
     ModelError,
     describe,
@@ -34,23 +30,28 @@ from plc_core.engine.models import (
     load_classifier,
     tokenizer_and_path,
 )
-from plc_core.engine.stages import StageConfig, fit, one_process, save_model, stage_arguments
-from plc_core.engine.templates import CannotRenderError, Turns, chat_format
+from plc_core.engine.reward_scoring import (
+    RewardModel,
+    dialogue_ids,
+    load_reward_model,
+    score_ids,
+)
+from plc_core.engine.stages import (
+    StageConfig,
+    fit,
+    one_process,
+    open_stage,
+    save_model,
+    stage_arguments,
+)
+from plc_core.engine.templates import Turns
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.training_pairs import read_pairs
-from plc_core.files import project_path
 from plc_core.progress import Progress
 from plc_core.provenance import provenance
-from plc_core.runs import Run, create_run
+from plc_core.runs import Run
 
-_BATCH_TOKENS = 16_384
-
-
-class RewardModel(NamedTuple):
-    """A sequence-classification model with one label, and its tokenizer."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+_BATCH_TOKENS = 16_384 if torch.cuda.is_available() else 1024  # larger ones leave a CPU's caches
 
 
 class RewardModelConfig(StageConfig):
@@ -79,8 +80,9 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
     one_process()
-    info = {"kind": "reward-model", "config": config.model_dump()}
-    run = create_run(project_path(config.runs_dir), config.name, info)
+    run, checkpoint = open_stage(config, "reward-model")
+    if run.is_trained:
+        return run
     with run.running("preparing"):
         progress = Progress(run)
         set_seed(config.seed)
@@ -110,30 +112,13 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
             processing_class=reward.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        fit(trainer, run, progress)
+        fit(trainer, run, progress, checkpoint)
         save_model(trained, reward.tokenizer, run, config.precision)
         model = load_reward_model(str(run.path / "model"))
         run.update_info(
             trained_steps=trainer.state.global_step, held_out=_accuracy(model, held_out)
         )
     return run
-
-
-def load_reward_model(model: str, dtype: str = "fp32") -> RewardModel:
-    """A reward model from a local folder or the hub: one label, safetensors, no foreign code.
-
-    Raises:
-        ModelError: where there is no such model, it has not one label, or weights are missing.
-    """
-    tokenizer, path = tokenizer_and_path(model)
-    loaded, missing = load_classifier(model, path, dtype)
-    if missing:
-        raise ModelError(f"{model!r} is no reward model: its weights lack {missing[0]!r}.")
-    if loaded.config.num_labels != 1:
-        raise ModelError(
-            f"{model!r} has {loaded.config.num_labels} labels; a reward model has one."
-        )
-    return RewardModel(loaded, tokenizer)
 
 
 def score(
@@ -156,36 +141,22 @@ def score(
     """
     if len(prompts) != len(responses):
         raise DataError(f"There are {len(prompts)} prompts and {len(responses)} responses.")
-    chat = chat_format(model.tokenizer)
-    rows = []
-    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True), start=1):
-        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*prompt]
-        try:
-            ids, _ = conversation_ids(chat, [*before, {"role": "assistant", "content": response}])
-        except CannotRenderError as error:
-            raise DataError(f"Response {number} cannot be rendered: {error}.") from None
-        rows.append(ids[-max_length:] if max_length else ids)
-    return _score_ids(model, rows)
+    dialogues = [
+        [
+            *([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt),
+            {"role": "assistant", "content": response},
+        ]
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
+    names = [f"Response {number}" for number in range(1, len(dialogues) + 1)]
+    rows = dialogue_ids(model.tokenizer, dialogues, names)
+    return _scores(model, [row[-max_length:] if max_length else row for row in rows])
 
 
-@torch.inference_mode()
-def _score_ids(reward: RewardModel, rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rewards of token ids, longest first, in batches of about `_BATCH_TOKENS` padded tokens."""
-    model, pad = reward.model.eval(), reward.tokenizer.pad_token_id
-    order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
+def _scores(reward: RewardModel, rows: Sequence[Sequence[int]]) -> np.ndarray:
     rewards = np.empty(len(rows))
-    start = 0
-    while start < len(order):
-        width = len(rows[order[start]])
-        places = order[start : start + max(1, _BATCH_TOKENS // width)]
-        ids = torch.full((len(places), width), pad)
-        mask = torch.zeros((len(places), width), dtype=torch.long)
-        for line, place in enumerate(places):
-            ids[line, : len(rows[place])] = torch.tensor(rows[place])
-            mask[line, : len(rows[place])] = 1
-        out = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
-        rewards[places] = out.logits[:, 0].double().cpu().numpy()
-        start += len(places)
+    for places, values in score_ids(reward, rows, _BATCH_TOKENS):
+        rewards[places] = values
     if wrong := int((~np.isfinite(rewards)).sum()):
         raise DataError(f"{wrong} of {len(rewards)} rewards are no finite numbers.")
     return rewards
@@ -194,9 +165,7 @@ def _score_ids(reward: RewardModel, rows: Sequence[Sequence[int]]) -> np.ndarray
 def _accuracy(model: RewardModel, held_out: Dataset) -> dict[str, Any]:
     better = np.empty(0)
     if len(held_out):
-        better = _score_ids(model, held_out["chosen_ids"]) - _score_ids(
-            model, held_out["rejected_ids"]
-        )
+        better = _scores(model, held_out["chosen_ids"]) - _scores(model, held_out["rejected_ids"])
     right = int((better > 0).sum())
     low, high = wilson(right, len(better))
     share = right / len(better) if len(better) else None
@@ -208,7 +177,13 @@ def _fresh(config: RewardModelConfig) -> RewardModel:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     dtype = "bf16" if config.precision == "bf16" and config.lora_rank else "fp32"
-    model, missing = load_classifier(config.model, path, dtype, num_labels=1)
+    # That the head is new is meant here; transformers would warn of it with a table.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, missing = load_classifier(config.model, path, dtype, num_labels=1)
+    finally:
+        logging.set_verbosity(verbosity)
     if other := [name for name in missing if name != "score.weight"]:
         raise ModelError(f"The weights of {config.model!r} lack {other[0]!r}.")
     # The reward is read at the last token that is no padding.

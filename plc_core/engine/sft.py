@@ -29,12 +29,18 @@ from plc_core.engine.conversations import (
     world_rows,
 )
 from plc_core.engine.models import describe, load_policy
-from plc_core.engine.stages import StageConfig, fit, one_process, save_model, stage_arguments
+from plc_core.engine.stages import (
+    StageConfig,
+    fit,
+    one_process,
+    open_stage,
+    save_model,
+    stage_arguments,
+)
 from plc_core.engine.world_sft import build_model, build_tokenizer
-from plc_core.files import project_path
 from plc_core.progress import Progress
 from plc_core.provenance import provenance
-from plc_core.runs import Run, create_run
+from plc_core.runs import Run
 
 FRESH_WORLD = "world-base"
 """The name of a model of the embedded world's shape with fresh weights."""
@@ -58,14 +64,16 @@ def train_sft(config: SftConfig) -> Run:
 
     The run holds run.json (what was read, held-out loss before and after), metrics.parquet (a row
     a step: loss, token_accuracy, learning_rate, seconds) and findings.parquet (rows left out or
-    cut). The same config gives the same weights on the same machine.
+    cut). The same config gives the same weights on the same machine. With
+    `resume` the run of this name goes on from its last checkpoint; a finished one is returned.
 
     Raises:
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
     one_process()
-    info = {"kind": "sft", "config": config.model_dump()}
-    run = create_run(project_path(config.runs_dir), config.name, info)
+    run, checkpoint = open_stage(config, "sft")
+    if run.is_trained:
+        return run
     with run.running("preparing"):
         progress = Progress(run)
         set_seed(config.seed)
@@ -97,7 +105,7 @@ def train_sft(config: SftConfig) -> Run:
         )
         trainer.remove_callback(PrinterCallback)
         before = held_out_loss(trainer) if held_out else None
-        fit(trainer, run, progress)
+        fit(trainer, run, progress, checkpoint)
         after = held_out_loss(trainer) if held_out else None
         save_model(trained, tokenizer, run, config.precision)
         run.update_info(

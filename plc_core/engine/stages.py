@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,10 +18,11 @@ from transformers import (
     TrainingArguments,
 )
 
+from plc_core.engine.checkpoints import last_checkpoint
 from plc_core.engine.config import as_number
-from plc_core.files import RunError
+from plc_core.files import RunError, project_path
 from plc_core.progress import Progress
-from plc_core.runs import Run
+from plc_core.runs import Run, create_run, open_run, resolve
 
 
 class StageConfig(BaseModel):
@@ -43,6 +45,8 @@ class StageConfig(BaseModel):
     gradient_checkpointing: bool = False
     held_out_share: float = Field(0.02, ge=0, lt=1)  # of the rows, by a hash of their prompt
     seed: int = Field(0, ge=0, lt=2**32)  # data of the world, order and weights
+    save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps none
+    resume: bool = False  # go on from the last checkpoint of the run of this name
 
     @model_validator(mode="before")
     @classmethod
@@ -74,6 +78,29 @@ def one_process() -> None:
         )
 
 
+def open_stage(config: StageConfig, kind: str) -> tuple[Run, Path | None]:
+    """The run of a stage, new or to go on with, and the checkpoint to go on from.
+
+    A run to resume has the same parameters; without a whole checkpoint it starts anew.
+
+    Raises:
+        RunError: where the name is taken, there is no such run, or its parameters were others.
+    """
+    parameters = config.model_dump()
+    root = project_path(config.runs_dir)
+    if not config.resume:
+        return create_run(root, config.name, {"kind": kind, "config": parameters}), None
+    run = open_run(resolve(root, config.name))
+    before = run.info.get("config") or {}
+    same = {"resume", "runs_dir"}
+    if changed := [k for k, v in parameters.items() if k not in same and before.get(k) != v]:
+        raise RunError(
+            f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
+            "changed. Give it the parameters in its run.json, or another name."
+        )
+    return run, None if run.is_trained else last_checkpoint(run)
+
+
 def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
     """Training arguments of both stages: AdamW, cosine decay, 10 % warm-up, a fixed seed."""
     steps = math.ceil(math.ceil(rows / config.batch_rows) * config.epochs)
@@ -93,7 +120,9 @@ def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
         "bf16": config.precision == "bf16",
         "activation_checkpointing": config.gradient_checkpointing,
         "max_length": None,  # rows come tokenised and cut
-        "save_strategy": "no",
+        "save_strategy": "steps" if config.save_steps else "no",
+        "save_steps": config.save_steps or 500,
+        "save_total_limit": 2,
         "logging_steps": 1,
         "seed": config.seed,
         "data_seed": config.seed,
@@ -105,20 +134,26 @@ def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
     }
 
 
-def fit(trainer: Any, run: Run, progress: Progress) -> None:
-    """Train with one progress bar, a row a step in metrics.parquet, also of a run that fails."""
+def fit(trainer: Any, run: Run, progress: Progress, checkpoint: Path | None = None) -> None:
+    """Train with one progress bar, a row a step in metrics.parquet, also of a run that fails.
+
+    From a checkpoint it ends as if it had never been interrupted.
+    """
     args = trainer.args
     per_epoch = math.ceil(len(trainer.train_dataset) / args.train_batch_size)
     steps = math.ceil(
         math.ceil(per_epoch / args.gradient_accumulation_steps) * args.num_train_epochs
     )
+    done = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    run.truncate_after(done)
     with progress.phase("training", steps) as advance:
+        advance(done)
         recorder = _Recorder(run, advance)
         trainer.add_callback(recorder)
         try:
-            trainer.train()
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
-            run.append_metrics(recorder.rows)
+            recorder.keep()
 
 
 def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, run: Run, precision: str) -> None:
@@ -155,3 +190,17 @@ class _Recorder(TrainerCallback):
         self.rows.append(row | {n: float(logs[n]) for n in self.names if n in logs})
         self.last = now
         self.advance(1)
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        self.keep()
+
+    def keep(self) -> None:
+        """Write the rows that are not written yet: a checkpoint has all steps before it."""
+        self.run.append_metrics(self.rows)
+        self.rows = []

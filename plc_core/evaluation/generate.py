@@ -41,6 +41,7 @@ _KEPT = pa.schema(
         "response": pa.string(),
         "finished": pa.bool_(),
         "response_tokens": pa.int64(),
+        "ids": pa.list_(pa.int32()),  # null where a server answered
     }
 )
 
@@ -86,9 +87,7 @@ def generate(
         DataError: where the chat template cannot write a conversation, naming the prompt.
     """
     decoding = decoding or Decoding()
-    store = ContentStore(
-        "generations", {"policy": policy.identity, "decoding": decoding.settings}, _KEPT
-    )
+    store = answer_store(policy, decoding)
     progress = progress or Progress(run)
     # One process at a time: the file's other rows are read and written again.
     with run.running("generating"):
@@ -100,6 +99,12 @@ def generate(
     if sentence := cut_off(frame):
         warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
     return Asked(frame, generated)
+
+
+def answer_store(policy: Policy, decoding: Decoding) -> ContentStore:
+    """What a policy answered under a decoding, by the key of the conversation."""
+    settings = {"policy": policy.identity, "decoding": decoding.settings}
+    return ContentStore("generations", settings, _KEPT)
 
 
 def _rows(
@@ -212,6 +217,7 @@ def _answered(
                     "response": answer.text,
                     "finished": answer.finished,
                     "response_tokens": answer.tokens,
+                    "ids": answer.ids,
                 }
                 for number, answer in zip(numbers, answers, strict=True)
             )

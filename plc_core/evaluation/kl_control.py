@@ -8,116 +8,41 @@ the same KL to the reference, and what the method wins over the same prompts bey
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from plc_core.analysis.statistics import MeanInterval, bootstrap_seeds
-from plc_core.evaluation.comparison import DECODINGS, kl_to_reference, rewards
+from plc_core.evaluation.comparison import DECODINGS
+from plc_core.evaluation.kl_matching import (
+    TOLERANCE,
+    WORLD,
+    Control,
+    Judged,
+    find_control,
+    matched_beta,
+    mean_kl,
+)
 from plc_core.evaluation.win_rate import JoinError, join_prompts
 from plc_core.files import RunError
 from plc_core.runs import Run
 
-TOLERANCE = 0.1
-"""Two KLs that differ by less than this share of the target count as matched."""
+__all__ = [
+    "TOLERANCE",
+    "WORLD",
+    "Control",
+    "Judged",
+    "beyond_control",
+    "find_control",
+    "matched_beta",
+    "mean_kl",
+    "win_rates",
+    "win_rates_shown",
+]
 
-_SLOPE = -0.6
-"""d log KL / d log beta of plain DPO, as measured in the embedded world between 0.1 and 0.2: a
-first guess, which the control's own KL then corrects."""
-_STEEPEST, _FLATTEST = -2.5, -0.2  # what two runs may say of it, so that noise does not run away
 _WHOLE = "all prompts"
-
-
-class Control(NamedTuple):
-    """The plain DPO runs, one a seed, that moved as far as a method's."""
-
-    beta: float
-    runs: list[Run]
-    kl: MeanInterval  # nats a response, sampled from the policy
-    target: MeanInterval  # the method's
-
-    @property
-    def matched(self) -> bool:
-        """Whether the two KLs differ by at most a tenth of the target."""
-        return abs(self.kl.mean - self.target.mean) <= TOLERANCE * self.target.mean
-
-    def __str__(self) -> str:
-        verdict = "" if self.matched else ", which is not matched"
-        return (
-            f"KL control: plain DPO at β={self.beta:g} moved {self.kl.mean:.2f} "
-            f"[{self.kl.low:.2f}, {self.kl.high:.2f}] nats a response where the method moved "
-            f"{self.target.mean:.2f} [{self.target.low:.2f}, {self.target.high:.2f}]{verdict}."
-        )
-
-
-def mean_kl(runs: Sequence[Run]) -> MeanInterval:
-    """KL to the reference, nats a response: the mean over seeds and sampled responses."""
-    return bootstrap_seeds([kl_to_reference(run) for run in runs], seed=0)
-
-
-def matched_beta(target: float, known: Mapping[float, float]) -> float:
-    """The beta at which plain DPO would have a KL of `target`, to two significant digits.
-
-    By a straight line in log beta and log KL through the two known points about the target, or the
-    nearest two; through one point with the slope that the embedded world has.
-
-    Args:
-        target: nats a response, above 0.
-        known: KL of plain DPO by its beta, one at least.
-
-    Raises:
-        RunError: where a KL is not above 0, as of a policy that has not moved.
-    """
-    if not known or not all(kl > 0 for kl in [target, *known.values()]):
-        raise RunError(
-            f"A control for a KL of {target:.3g} nats cannot be found from "
-            f"{dict(known)}: KLs must be above 0. Has the policy moved at all?"
-        )
-    points = sorted(known.items(), key=lambda p: abs(math.log(p[1] / target)))
-    beta, kl = points[0]
-    slope = _SLOPE
-    others = [p for p in points[1:] if (p[1] > target) != (kl > target)] or points[1:]
-    if others and others[0][0] != beta:
-        other_beta, other_kl = others[0]
-        slope = math.log(other_kl / kl) / math.log(other_beta / beta)
-        slope = min(max(slope, _STEEPEST), _FLATTEST)
-    found = math.exp(math.log(beta) + math.log(target / kl) / slope)
-    return float(f"{found:.2g}")
-
-
-def find_control(
-    method: Sequence[Run],
-    dpo: Sequence[Sequence[Run]],
-    train: Callable[[float], Sequence[Run]],
-    rounds: int = 2,
-) -> Control:
-    """The plain DPO runs that moved as far as `method`.
-
-    Args:
-        method: its runs, one a seed.
-        dpo: plain DPO on the same data at one beta or more, each with one run a seed.
-        train: gives plain DPO runs on that data at another beta, made where they are missing.
-        rounds: betas to try at most; one is enough where the first is within a tenth.
-
-    Returns:
-        The nearest of all, `dpo` itself included; `matched` says whether it is near.
-
-    Raises:
-        RunError: from `train`, where runs are missing and not to be made.
-    """
-    target = mean_kl(method)
-    tried = {_beta(own): Control(_beta(own), list(own), mean_kl(own), target) for own in dpo}
-    for _ in range(rounds):
-        if any(control.matched for control in tried.values()):
-            break
-        beta = matched_beta(target.mean, {b: c.kl.mean for b, c in tried.items()})
-        if beta in tried:
-            break
-        runs = list(train(beta))
-        tried[beta] = Control(beta, runs, mean_kl(runs), target)
-    return min(tried.values(), key=lambda c: abs(math.log(c.kl.mean / target.mean)))
 
 
 def win_rates(
@@ -126,6 +51,7 @@ def win_rates(
     control: Sequence[Run] | None = None,
     benchmarks: Mapping[str, str] | None = None,
     decodings: Sequence[str] = DECODINGS,
+    judged: Judged = WORLD,
 ) -> pd.DataFrame:
     """Win rates of methods against a baseline, seed by seed over the same prompts.
 
@@ -136,6 +62,7 @@ def win_rates(
         control: the KL-matched plain DPO, one run a seed; its own row is among `methods`.
         benchmarks: what to call each prompt's benchmark, by prompt id; None takes all as one.
         decodings: greedy and sampled.
+        judged: where rewards and log-ratios are read.
 
     Returns:
         One row a method, decoding and benchmark: seeds, n (prompts of a seed), win_rate, low, high
@@ -152,14 +79,14 @@ def win_rates(
     for method, runs in methods.items():
         if {run.path for run in runs} == {run.path for run in baseline}:
             continue
-        kl = mean_kl(runs)
+        kl = mean_kl(runs, judged)
         others = [_of_seed(run, baseline, "baseline") for run in runs]
         matched = [_of_seed(run, control, "control") for run in runs] if control else None
         itself = control is not None and {r.path for r in runs} == {r.path for r in control}
         for decoding in decodings:
-            wins = [_wins(a, b, decoding) for a, b in zip(runs, others, strict=True)]
+            wins = [_wins(a, b, decoding, judged) for a, b in zip(runs, others, strict=True)]
             held = (
-                [_wins(a, b, decoding) for a, b in zip(matched, others, strict=True)]
+                [_wins(a, b, decoding, judged) for a, b in zip(matched, others, strict=True)]
                 if matched and not itself
                 else None
             )
@@ -170,7 +97,7 @@ def win_rates(
                 if held:
                     pairs = zip(own, held, strict=True)
                     over = bootstrap_seeds([a - b.loc[a.index] for a, b in pairs], seed=0)
-                reward = [rewards(run, "trained", decoding).loc[places].mean() for run in runs]
+                reward = [judged.rewards(run, decoding).loc[places].mean() for run in runs]
                 rows.append(
                     {
                         "method": method,
@@ -230,13 +157,6 @@ def beyond_control(line: Mapping[Any, Any]) -> str:
     return f"{text}, less than it" if line["over_high"] < 0 else f"{text}, no difference shown"
 
 
-def _beta(runs: Sequence[Run]) -> float:
-    betas = {float(run.info["config"]["beta"]) for run in runs}
-    if len(betas) != 1:
-        raise RunError(f"Runs of one control have one beta; these have {sorted(betas)}.")
-    return betas.pop()
-
-
 def _of_seed(run: Run, others: Sequence[Run], what: str) -> Run:
     if len(others) == 1:
         return others[0]
@@ -247,11 +167,11 @@ def _of_seed(run: Run, others: Sequence[Run], what: str) -> Run:
     return found[0]
 
 
-def _wins(run: Run, other: Run, decoding: str) -> pd.Series:
+def _wins(run: Run, other: Run, decoding: str, judged: Judged) -> pd.Series:
     """1, 0.5 or 0 by prompt id."""
-    own = rewards(run, "trained", decoding)
+    own = judged.rewards(run, decoding)
     try:
-        left, right, _ = join_prompts(own, rewards(other, "trained", decoding))
+        left, right, _ = join_prompts(own, judged.rewards(other, decoding))
     except JoinError as error:
         raise JoinError(f"{run.name} against {other.name}, {decoding}: {error}") from None
     return pd.Series((np.sign(left - right) + 1) / 2, index=own.index)

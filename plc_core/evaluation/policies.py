@@ -72,11 +72,15 @@ class Decoding:
 
 
 class Answer(NamedTuple):
-    """An answer, whether it came to its own end, and its tokens (None: the server did not say)."""
+    """An answer, whether it came to its own end, and its tokens (None: the server did not say).
+
+    `ids` are the tokens themselves, which a text does not always give back; a server has none.
+    """
 
     text: str
     finished: bool
     tokens: int | None
+    ids: list[int] | None = None
 
 
 class Policy(Protocol):
@@ -154,12 +158,12 @@ class LocalPolicy:
         groups += [(wide[at : at + size], most) for at in range(0, len(wide), size)]
         for members, room in groups:
             if room < 1:
-                done(members, [Answer("", False, 0)])
+                done(members, [Answer("", False, 0, [])])
                 continue
             config = generation_config(self.model, self.tokenizer, room)
             rows = self._generated([prompts[i] for i in members], config, decoding)
             responses = [response_of(self.tokenizer, row, config.eos_token_id) for row in rows]
-            done(members, [Answer(r.text, r.finished, len(r.ids)) for r in responses])
+            done(members, [Answer(r.text, r.finished, len(r.ids), r.ids) for r in responses])
         return {}
 
     def _room(self, ids: list[int]) -> int:

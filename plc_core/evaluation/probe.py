@@ -80,7 +80,7 @@ def score_probe(run: Run, name: str, pairs: Pairs) -> pd.DataFrame:
     arrow = pa.Table.from_pandas(scores, preserve_index=False)
     metadata = {**(arrow.schema.metadata or {}), _META: json.dumps(what).encode()}
     write_table(path, arrow.replace_schema_metadata(metadata))
-    return scores
+    return read_table(path).to_pandas()
 
 
 def router_of(run: Run, checkpoint: Path) -> Router:

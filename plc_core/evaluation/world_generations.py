@@ -13,7 +13,7 @@ import pyarrow as pa
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from plc_core.data.world import RESPONSE_TOKENS
+from plc_core.data.world import RESPONSE_TOKENS, WorldPrompt
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.logprobs import response_logps
@@ -21,32 +21,34 @@ from plc_core.engine.models import load_policy, model_identity
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
+from plc_core.evaluation.generate import GENERATIONS
 from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 
 _SAMPLING_SEED = 0
+_COLUMNS = [*GENERATIONS.names, "policy_logp", "reference_logp"]
 
 
 def generate_world(run: Run, count: int) -> pd.DataFrame:
     """Answer the first `count` held-out prompts and write generations/world.parquet.
 
     One row a prompt, policy ("trained", "reference") and decoding ("greedy", "sampled" at
-    temperature 1, the same seed for every run): the response, its tokens, whether it is finished,
-    and its log-probs under both policies, in nats. The reference's rows are kept by content and
-    shared by all runs.
+    temperature 1, the same seed for every run), in the columns of every benchmark's answers, and
+    beside them the response's log-probs under both policies, in nats. The reference's rows are
+    kept by content and shared by all runs.
     """
     config = run.info["config"]
     with run.running("evaluating"):
         progress = Progress(run)
         reference, tokenizer = load_policy(config["model"])
         trained = load_trained(run)
-        texts = [prompt.text for prompt in held_out_prompts(count)]
-        ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+        prompts = held_out_prompts(count)
+        ids = [prompt_ids(tokenizer, [{"role": "user", "content": p.text}]) for p in prompts]
         collator = PairCollator(config["row_tokens"])
         frames = [
-            _reference_responses(reference, tokenizer, texts, ids, collator, progress),
-            _responses(trained, reference, "trained", tokenizer, texts, ids, collator, progress),
+            _reference_responses(reference, tokenizer, prompts, ids, collator, progress),
+            _responses(trained, reference, "trained", tokenizer, prompts, ids, collator, progress),
         ]
         generations = pd.concat(frames, ignore_index=True)
         (run.path / "generations").mkdir(exist_ok=True)
@@ -60,12 +62,13 @@ def generate_world(run: Run, count: int) -> pd.DataFrame:
 def _reference_responses(
     reference: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
+    prompts: Sequence[WorldPrompt],
     ids: Sequence[list[int]],
     collator: PairCollator,
     progress: Progress,
 ) -> pd.DataFrame:
-    settings = [model_identity(reference), list(texts), RESPONSE_TOKENS, _SAMPLING_SEED]
+    texts = [prompt.text for prompt in prompts]
+    settings = [model_identity(reference), texts, RESPONSE_TOKENS, _SAMPLING_SEED, _COLUMNS]
     name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
     path: Path = cache_dir() / "generations" / f"{name}.parquet"
     with exclusive(path):
@@ -74,7 +77,7 @@ def _reference_responses(
             if len(frame) == 2 * len(texts) and not frame.isna().any(axis=None):
                 return frame
         frame = _responses(
-            reference, reference, "reference", tokenizer, texts, ids, collator, progress
+            reference, reference, "reference", tokenizer, prompts, ids, collator, progress
         )
         write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
         return frame
@@ -85,7 +88,7 @@ def _responses(
     reference: PreTrainedModel,
     name: str,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
+    prompts: Sequence[WorldPrompt],
     ids: Sequence[list[int]],
     collator: PairCollator,
     progress: Progress,
@@ -100,19 +103,22 @@ def _responses(
         reference_logps = policy_logps
         if policy is not reference:
             reference_logps = response_logps(reference, ids, response_ids, collator)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "prompt_id": [hashlib.sha256(t.encode()).hexdigest()[:16] for t in texts],
-                    "prompt": list(texts),
-                    "policy": name,
-                    "decoding": decoding,
-                    "response": [r.text for r in responses],
-                    "finished": [r.finished for r in responses],
-                    "response_tokens": [len(r.ids) for r in responses],
-                    "policy_logp": policy_logps,
-                    "reference_logp": reference_logps,
-                }
-            )
-        )
+        texts = [prompt.text for prompt in prompts]
+        asked = [[{"role": "user", "content": text}] for text in texts]
+        columns = {
+            "prompt_id": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
+            "turn": 1,
+            "category": [prompt.family for prompt in prompts],
+            "policy": name,
+            "decoding": decoding,
+            "prompt": texts,
+            "conversation": [json.dumps(turns, ensure_ascii=True) for turns in asked],
+            "response": [r.text for r in responses],
+            "finished": [r.finished for r in responses],
+            "empty": [not r.text for r in responses],
+            "response_tokens": [len(r.ids) for r in responses],
+            "policy_logp": policy_logps,
+            "reference_logp": reference_logps,
+        }
+        frames.append(pd.DataFrame(columns, columns=_COLUMNS))
     return pd.concat(frames, ignore_index=True)

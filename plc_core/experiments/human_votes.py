@@ -52,6 +52,15 @@ def judged_pairs(config: VotesConfig, run: Run) -> Pairs:
     return pairs
 
 
+def pairs_sentence(config: VotesConfig, run: Run) -> str:
+    """How many pairs are judged, and what became of the rows that they were read from."""
+    pairs = judged_pairs(config, run)
+    if config.votes is None:
+        return f"{len(pairs):,} held-out pairs, {config.annotators} simulated votes on each."
+    left_out = pairs.rows_read - len(pairs)
+    return f"{pairs.rows_read:,} rows read: {len(pairs):,} pairs kept, {left_out:,} rows left out."
+
+
 def vote_scores(config: VotesConfig, runs: dict[str, list[Run]]) -> dict[str, pd.DataFrame]:
     """The routing of pairs with votes by policy, under both calibrations, seeds pooled."""
     return {

@@ -10,8 +10,16 @@ from pydantic import Field
 from plc_core.analysis.paper import published
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.evaluation.benchmarks import world_benchmark
+from plc_core.evaluation.chain_judged import ChainJudged
 from plc_core.evaluation.kl_control import Control, beyond_control, find_control, win_rates
-from plc_core.experiments.study import StudyConfig, paper_name, trained
+from plc_core.evaluation.kl_matching import Judged
+from plc_core.experiments.study import (
+    JudgedConfig,
+    StudyConfig,
+    judged_by,
+    paper_name,
+    trained,
+)
 from plc_core.files import RunError
 from plc_core.runs import Run
 
@@ -20,7 +28,7 @@ CLEAN, SAME = "clean DPO", "same-data DPO"
 CONTROL = "KL control (DPO)"
 
 
-class NoiseConfig(StudyConfig):
+class NoiseConfig(JudgedConfig):
     """The parameters of `notebooks/03_label_noise.ipynb`."""
 
     seeds: list[int] = Field([0, 1], min_length=1)
@@ -35,6 +43,7 @@ class NoiseRuns(NamedTuple):
     runs: dict[float, dict[str, list[Run]]]
     controls: dict[float, Control]
     spotlight: str  # its name in the paper
+    judged: Judged
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -59,6 +68,7 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
         if rate in config.rates or objective == "dpo"
     }
     ready = trained(config, variants)
+    judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
     controls = {}
     for rate in rates:
@@ -70,19 +80,25 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
         if rate not in config.rates:
             continue
         shown = runs[rate][paper_name(config.spotlight)]
-        controls[rate] = control_of(config, shown, [ready[f"dpo {rate:g}"]], {"flip_rate": rate})
+        dpo, data = [ready[f"dpo {rate:g}"]], {"flip_rate": rate}
+        controls[rate] = control_of(config, shown, dpo, data, judged)
         runs[rate][CONTROL] = controls[rate].runs
-    return NoiseRuns(runs, controls, paper_name(config.spotlight))
+    return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
 def control_of(
-    config: StudyConfig, method: list[Run], dpo: list[list[Run]], data: dict[str, Any]
+    config: StudyConfig,
+    method: list[Run],
+    dpo: list[list[Run]],
+    data: dict[str, Any],
+    judged: Judged,
 ) -> Control:
     """The plain DPO on `data` (parameters of 01_train) that moved as far as `method`."""
     return find_control(
         method,
         dpo,
         lambda beta: trained(config, {"dpo": {**data, "objective": "dpo", "beta": beta}})["dpo"],
+        judged=judged,
     )
 
 
@@ -90,16 +106,19 @@ def noise_table(found: NoiseRuns, by_benchmark: bool = False) -> pd.DataFrame:
     """Win rates of every method at every rate against both baselines.
 
     The columns of `kl_control.win_rates` with noise_rate and baseline in front. At rate 0 the two
-    baselines are one. With `by_benchmark` the world's four families of prompts are told apart.
+    baselines are one. With `by_benchmark` benchmarks are told apart, and where the world is the
+    only one its four families of prompts.
     """
     frames = []
     clean = found.runs[0.0]["DPO"]
-    names = _families(clean[0]) if by_benchmark else None
+    names = _benchmarks(found.judged, clean[0]) if by_benchmark else None
     for rate, methods in found.runs.items():
         if rate not in found.controls:
             continue
         for baseline, against in ((CLEAN, clean), (SAME, methods["DPO"])):
-            table = win_rates(methods, against, found.controls[rate].runs, names)
+            table = win_rates(
+                methods, against, found.controls[rate].runs, names, judged=found.judged
+            )
             if len(table):
                 table.insert(0, "noise_rate", rate)
                 table.insert(1, "baseline", baseline)
@@ -107,7 +126,9 @@ def noise_table(found: NoiseRuns, by_benchmark: bool = False) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _families(run: Run) -> dict[str, str]:
+def _benchmarks(judged: Judged, run: Run) -> dict[str, str]:
+    if isinstance(judged, ChainJudged):
+        return judged.benchmarks(run)
     answered = run.table("generations/world.parquet")["prompt_id"].nunique()
     families = [prompt.family for prompt in held_out_prompts(answered)]
     ids = [prompt.prompt_id for prompt in world_benchmark(answered).prompts]

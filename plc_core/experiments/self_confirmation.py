@@ -10,6 +10,7 @@ from pydantic import Field
 from plc_core.analysis.studies.confirmation import Disagreement
 from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.evaluation.kl_control import Control, win_rates
+from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.probe import (
     held_out_pairs,
     labelled_by_one,
@@ -17,11 +18,11 @@ from plc_core.evaluation.probe import (
     score_probe,
 )
 from plc_core.experiments.label_noise import CONTROL, control_of
-from plc_core.experiments.study import StudyConfig, trained
+from plc_core.experiments.study import JudgedConfig, judged_by, trained
 from plc_core.runs import Run
 
 
-class ConfirmationConfig(StudyConfig):
+class ConfirmationConfig(JudgedConfig):
     """The parameters of `notebooks/08_self_confirmation.ipynb`."""
 
     seeds: list[int] = Field([0, 1], min_length=1)
@@ -38,6 +39,7 @@ class ConfirmationRuns(NamedTuple):
     runs: dict[str, list[Run]]
     controls: list[Control]
     long: str  # the name of the one with the longer warm-up
+    judged: Judged
 
 
 def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
@@ -50,13 +52,14 @@ def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
     long = f"PLC-DPO, {config.warmup:.0%} warm-up"
     variants[long] = {"objective": "plc", "objective_options": {"warmup": config.warmup}, **data}
     ready = trained(config, variants)
+    judged = judged_by(config)
     dpo = [ready["DPO (shadow)"]]
     controls = []
     for method in ("PLC-DPO", long):
-        control = control_of(config, ready[method], dpo, data)
+        control = control_of(config, ready[method], dpo, data, judged)
         controls.append(control)
         dpo.append(control.runs)
-    return ConfirmationRuns(ready, controls, long)
+    return ConfirmationRuns(ready, controls, long, judged)
 
 
 def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:
@@ -64,7 +67,8 @@ def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:
     frames = []
     for method, control in zip(("PLC-DPO", found.long), found.controls, strict=True):
         methods = {method: found.runs[method], f"{CONTROL}, β={control.beta:g}": control.runs}
-        frames.append(win_rates(methods, found.runs["DPO (shadow)"], control.runs))
+        against = found.runs["DPO (shadow)"]
+        frames.append(win_rates(methods, against, control.runs, judged=found.judged))
     whole = pd.concat(frames, ignore_index=True)
     return whole.drop_duplicates(["method", "decoding", "benchmark"]).reset_index(drop=True)
 

@@ -9,6 +9,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.analysis.paper import NAMES
+from plc_core.evaluation.chain_judged import ChainJudged
+from plc_core.evaluation.kl_matching import WORLD, Judged
+from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.experiments import plan_runs, ready_runs
 from plc_core.files import project_path
 from plc_core.runs import Run, create_run
@@ -26,6 +29,31 @@ class StudyConfig(BaseModel):
     seeds: list[int] = Field([0], min_length=1)
     make: bool = True  # train what is missing; False says what is
     workers: int = Field(2, ge=1)  # runs that train at once
+
+
+class JudgedConfig(StudyConfig):
+    """The parameters of a study that has win rates."""
+
+    benchmarks: list[str] = Field(["world"], min_length=1)  # names or files
+    judge: str = "gold"  # of the world; or a reward model, as plc_core.evaluation.judges.named
+    prompt_limit: int | None = Field(None, ge=1)  # first prompts of each benchmark but the world
+    max_new_tokens: int = Field(1024, ge=1)  # of an answer to another benchmark than the world
+
+
+def judged_by(config: JudgedConfig) -> Judged:
+    """Where the study reads rewards: what runs of the world leave, or the chain of any judge."""
+    if config.benchmarks == ["world"] and config.judge == "gold":
+        return WORLD
+    return ChainJudged(
+        EvaluationConfig(
+            benchmarks=config.benchmarks,
+            judges=[config.judge],
+            decodings=["greedy", "sampled"],
+            prompt_limit=config.prompt_limit,
+            max_new_tokens=config.max_new_tokens,
+            eval_prompts=config.common.get("eval_prompts", 600),
+        )
+    )
 
 
 def trained(

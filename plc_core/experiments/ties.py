@@ -9,10 +9,17 @@ from pydantic import Field
 
 from plc_core.analysis.paper import published
 from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
+from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.probe import corrupted_pairs, held_out_pairs, score_probe
 from plc_core.experiments.hard_pairs import shadow_name
 from plc_core.experiments.label_noise import CONTROL, control_of
-from plc_core.experiments.study import StudyConfig, paper_name, trained
+from plc_core.experiments.study import (
+    JudgedConfig,
+    StudyConfig,
+    judged_by,
+    paper_name,
+    trained,
+)
 from plc_core.files import RunError
 from plc_core.runs import Run
 
@@ -26,7 +33,7 @@ class WeakGapConfig(StudyConfig):
     methods: list[str] = Field(["plc", "dpo"], min_length=1)
 
 
-class ExactTieConfig(StudyConfig):
+class ExactTieConfig(JudgedConfig):
     """The parameters of `notebooks/06_exact_ties.ipynb`."""
 
     rates: list[float] = Field([0.0, 0.05, 0.1, 0.3], min_length=1)  # shares of injected ties
@@ -41,6 +48,7 @@ class TieRuns(NamedTuple):
     runs: dict[float, dict[str, list[Run]]]
     controls: dict[float, Control]
     spotlight: str
+    judged: Judged
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -81,21 +89,24 @@ def tie_runs(config: ExactTieConfig) -> TieRuns:
         for objective in objectives
     }
     ready = trained(config, variants)
+    judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
     controls = {}
     for rate in rates:
         runs[rate] = {paper_name(o): ready[f"{o} {rate:g}"] for o in objectives}
         shown = runs[rate][paper_name(config.spotlight)]
-        controls[rate] = control_of(config, shown, [ready[f"dpo {rate:g}"]], {"tie_rate": rate})
+        dpo, data = [ready[f"dpo {rate:g}"]], {"tie_rate": rate}
+        controls[rate] = control_of(config, shown, dpo, data, judged)
         runs[rate][CONTROL] = controls[rate].runs
-    return TieRuns(runs, controls, paper_name(config.spotlight))
+    return TieRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
 def tie_table(found: TieRuns) -> pd.DataFrame:
     """`kl_control.win_rates` against same-data DPO at every rate, with tie_rate in front."""
     frames = []
     for rate, methods in found.runs.items():
-        table = win_rates(methods, methods["DPO"], found.controls[rate].runs)
+        matched = found.controls[rate].runs
+        table = win_rates(methods, methods["DPO"], matched, judged=found.judged)
         if len(table):
             table.insert(0, "tie_rate", rate)
             frames.append(table)

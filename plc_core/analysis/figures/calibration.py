@@ -72,10 +72,10 @@ def reliability(found: Mapping[str, Mapping[str, Calibration]]) -> go.Figure:
 
 
 def _reach(table: pd.DataFrame) -> float:
-    """The end of the axes: 1, or less where all forecasts are small, as those of ties."""
+    """The end of the axes: 1, or less where forecasts and shares are small, as those of ties."""
     rows = table[table["n"] > 0]
     highest = max(rows["forecast"].max(), rows["high"].max()) if len(rows) else 1.0
-    return 1.0 if highest > 0.5 else float(1.1 * highest)
+    return min(1.0, float(1.1 * highest))
 
 
 def _legend(figure: go.Figure, policies: list[str]) -> None:

@@ -68,17 +68,19 @@ def win_rate_radar(table: pd.DataFrame, panels: str, titles: dict[object, str]) 
     if table.empty:
         return empty("No win rate is there yet.", 380)
     values = list(dict.fromkeys(table[panels]))
-    cols = min(3, len(values))
+    cols = min(2, len(values))
     lines = math.ceil(len(values) / cols)
     figure = make_subplots(
         rows=lines,
         cols=cols,
         specs=[[{"type": "polar"}] * cols for _ in range(lines)],
         subplot_titles=[titles.get(value, str(value)) for value in values],
-        vertical_spacing=0.14,
+        vertical_spacing=0.2,
+        horizontal_spacing=0.2,
     )
     axes = table.assign(axis=table["benchmark"] + "<br>" + table["decoding"])
     order = list(dict.fromkeys(axes.sort_values(["decoding", "benchmark"])["axis"]))
+    named: set[str] = set()
     for number, method in enumerate(dict.fromkeys(axes["method"])):
         colour = RUN_COLOURS[number % len(RUN_COLOURS)]
         for place, value in enumerate(values):
@@ -91,17 +93,22 @@ def win_rate_radar(table: pd.DataFrame, panels: str, titles: dict[object, str]) 
                 theta=[*order, order[0]],
                 name=method,
                 legendgroup=method,
-                showlegend=place == 0,
+                showlegend=method not in named,
                 line={"color": colour, "width": 2},
                 hovertemplate=f"{method}, %{{theta}}: %{{r:.1f}} %<extra></extra>",
                 row=place // cols + 1,
                 col=place % cols + 1,
             )
+            named.add(method)
+    for title in figure.layout.annotations:
+        title.update(yshift=38, font={"size": 13})  # above the label of the topmost axis
     low, high = axes["win_rate"].min(), axes["win_rate"].max()
     ends = [10 * math.floor(min(low, 45) / 10), 10 * math.ceil(max(high, 55) / 10)]
     figure.update_polars(
         bgcolor="rgba(0,0,0,0)",
         radialaxis={"range": ends, "gridcolor": GRID, "tickvals": [ends[0], 50, ends[1]]},
-        angularaxis={"gridcolor": GRID},
+        # Turned, so that no label stands between two circles.
+        angularaxis={"gridcolor": GRID, "rotation": 180 / len(order)},
     )
-    return finish(figure, 80 + 340 * lines).update_layout(legend_y=1.06, margin_t=90)
+    figure = finish(figure, 110 + 370 * lines)
+    return figure.update_layout(legend_y=1 + 0.24 / lines, margin_t=140, margin_b=50)

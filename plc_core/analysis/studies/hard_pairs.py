@@ -89,28 +89,44 @@ def hard_pairs_shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def hard_pairs_sentence(table: pd.DataFrame, method: str) -> str:
-    """What the dose response of `method` shows, beside what the paper's does."""
-    own = table[table["method"] == method].set_index(["measure", "noise_rate"])["value"]
-    rates = sorted({rate for _, rate in own.index})
+    """What the dose response of `method` shows, beside the paper's and that of the others."""
+    own = _by_rate(table, method)
+    rates = sorted(own["q_flip"])
     first, last = rates[0], rates[-1]
-    paper = published_hard_pairs().set_index(["measure", "noise_rate"])["value"]
+    if len(rates) < 2:
+        return f"There is one rate only, η = {first:g}: no dose response can be read."
+    paper = published_hard_pairs().assign(method="paper")
+    there = _by_rate(paper, "paper")
     parts = []
     for measure, name in (("q_flip", "cumulative q_flip"), ("marker_auroc", "the marker AUROC")):
-        text = f"{name} {_goes([own[measure, rate] for rate in rates])}"
-        text += f" from {own[measure, first]:.3f} to {own[measure, last]:.3f}"
-        if (measure, first) in paper.index and (measure, last) in paper.index:
-            there = f"{paper[measure, first]:.3f} to {paper[measure, last]:.3f}"
-            text += f" (in the paper it rises from {there})"
+        text = f"{name} {_goes([own[measure][rate] for rate in rates])}"
+        text += f" from {own[measure][first]:.3f} to {own[measure][last]:.3f}"
+        if first in there[measure] and last in there[measure]:
+            known = [there[measure][rate] for rate in sorted(there[measure])]
+            text += (
+                f" (in the paper it {_goes(known)} from {there[measure][first]:.3f} to "
+                f"{there[measure][last]:.3f})"
+            )
         parts.append(text)
-    marked, unmarked = (own[f"{name}_q_flip", last] for name in ("marked", "unmarked"))
+    marked, unmarked = (own[f"{name}_q_flip"][last] for name in ("marked", "unmarked"))
     side = "more" if marked > unmarked else "less"
-    return (
-        f"From η = {first:g} to {last:g} {' and '.join(parts)}; at η = {last:g} reversed pairs get "
-        f"{side} q_flip than the others ({marked:.3f} against {unmarked:.3f}). One training seed "
-        "a rate unless the table says otherwise."
-        if len(rates) > 1
-        else f"There is one rate only, η = {first:g}: no dose response can be read."
+    said = (
+        f"{method}, from η = {first:g} to {last:g}: {' and '.join(parts)}; at η = {last:g} "
+        f"reversed pairs get {side} q_flip than the others ({marked:.3f} against {unmarked:.3f})."
     )
+    for other in dict.fromkeys(table["method"]):
+        if other != method:
+            area = _by_rate(table, other)["marker_auroc"]
+            said += f" Under {other} the AUROC goes from {area[first]:.3f} to {area[last]:.3f}."
+    return said
+
+
+def _by_rate(table: pd.DataFrame, method: str) -> dict[str, dict[float, float]]:
+    """Measure and rate to value."""
+    found: dict[str, dict[float, float]] = {}
+    for row in table[table["method"] == method].to_dict("records"):
+        found.setdefault(str(row["measure"]), {})[float(row["noise_rate"])] = float(row["value"])
+    return found
 
 
 def _goes(values: Sequence[float]) -> str:

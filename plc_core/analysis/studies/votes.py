@@ -15,6 +15,7 @@ import pandas as pd
 from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import (
     Jonckheere,
+    MannWhitney,
     format_p,
     holm,
     jonckheere,
@@ -38,11 +39,14 @@ class Agreement:
     p, log10_p and p_holm (Mann-Whitney against unanimous: q larger, |m| smaller; Holm over the
     two groups of a measure). `trends`: the Jonckheere-Terpstra test of each measure over the
     groups in their order, unanimous, divergent, tie-majority; of |m| that it falls.
+    `last_step`: Mann-Whitney of q_tie in tie-majority against divergent, as a trend over three
+    groups may come from the first alone.
     `ungrouped` pairs have fewer than two votes.
     """
 
     groups: pd.DataFrame
     trends: dict[str, Jonckheere]
+    last_step: MannWhitney
     ungrouped: int
 
 
@@ -79,7 +83,9 @@ def agreement(scores: pd.DataFrame) -> Agreement:
         adjusted = holm([float(row["p"]) for row in family])
         rows += [row | {"p_holm": p} for row, p in zip(family, adjusted, strict=True)]
         trends[measure] = jonckheere(parts, "less" if falls else "greater")
-    return Agreement(pd.DataFrame(rows), trends, int(table["group"].isna().sum()))
+    q_tie = {name: table.loc[table["group"] == name, "q_tie"] for name in VOTE_GROUPS}
+    last = mann_whitney(q_tie["tie-majority"], q_tie["divergent"], "greater")
+    return Agreement(pd.DataFrame(rows), trends, last, int(table["group"].isna().sum()))
 
 
 def agreement_shown(found: Mapping[tuple[str, str], Agreement]) -> pd.DataFrame:
@@ -140,8 +146,11 @@ def other_measures_shown(found: Mapping[tuple[str, str], Agreement]) -> pd.DataF
 
 
 def agreement_sentence(result: Agreement, policy: str) -> str:
-    """The trend of q_tie aloud, with the pairs that are in no group."""
-    sentence = f"{policy}: {read_aloud(result.trends['q_tie'], 'q_tie')}"
+    """The trend of q_tie aloud, its last step, and the pairs that are in no group."""
+    sentence = (
+        f"{policy}: {read_aloud(result.trends['q_tie'], 'q_tie')} The last step alone: "
+        f"{read_aloud(result.last_step, 'q_tie', 'tie-majority', 'divergent')}"
+    )
     if result.ungrouped:
         sentence += f" {result.ungrouped:,} pairs have fewer than two votes and are in no group."
     return sentence

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from plc_core.data.world import gold_reward, world_fingerprint
-from plc_core.evaluation.judges.judgements import Score
-from plc_core.files import RunError, write_table
+from plc_core.evaluation.judges.judgements import Score, score_generations
+from plc_core.files import RunError
 from plc_core.progress import Progress
 from plc_core.runs import Run
 
@@ -44,14 +43,6 @@ class GoldJudge:
 def judge_world(run: Run) -> pd.DataFrame:
     """Give every response in generations/world.parquet its gold reward.
 
-    Writes judgements/gold-world.parquet: prompt_id, policy, decoding, reward.
+    Writes judgements/gold-world.parquet, as every judge's scores.
     """
-    generations = run.table("generations/world.parquet")
-    rewards = pd.Series([score.value for score in GoldJudge().score(generations)], dtype="float64")
-    judgements = generations[["prompt_id", "policy", "decoding"]].assign(reward=rewards)
-    (run.path / "judgements").mkdir(exist_ok=True)
-    write_table(
-        run.path / "judgements" / "gold-world.parquet",
-        pa.Table.from_pandas(judgements, preserve_index=False),
-    )
-    return judgements
+    return score_generations(run, "world", GoldJudge())

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from plc_core.engine.models import (
-    ModelError,
-    at_revision,
-    disable_dropout,
-    load_classifier,
-    model_identity,
-    tokenizer_and_path,
+from plc_core.data import DataError
+from plc_core.engine.models import model_identity
+from plc_core.engine.reward_scoring import (
+    RewardModel,
+    dialogue_ids,
+    load_reward_model,
+    score_ids,
 )
-from plc_core.engine.templates import CannotRenderError, chat_format, render
 from plc_core.evaluation.judges.judgements import Score, file_name
 from plc_core.evaluation.store import ContentStore, content_hash
 from plc_core.files import RunError
@@ -100,13 +97,12 @@ class RewardModelJudge:
             (progress or Progress()).phase(f"rewards of {self.name}", len(left)) as advance,
             self._store.adding() as add,
         ):
-            pad = _padding(self.model, self.tokenizer, ids)
-            for batch in _batches(left, [len(row) for row in ids], self.batch_tokens):
-                rewards = self._rewards([ids[i] for i in batch], pad)
-                found = list(zip((keys[i] for i in batch), rewards, strict=True))
-                add({"key": key, "reward": r} for key, r in found if math.isfinite(r))
-                broken |= {key for key, r in found if not math.isfinite(r)}
-                advance(len(batch))
+            reward = RewardModel(self.model, self.tokenizer)
+            for places, rewards in score_ids(reward, [ids[i] for i in left], self.batch_tokens):
+                found = [(keys[left[n]], value) for n, value in zip(places, rewards, strict=True)]
+                add({"key": key, "reward": value} for key, value in found if math.isfinite(value))
+                broken |= {key for key, value in found if not math.isfinite(value)}
+                advance(len(places))
         if broken:
             bad = [name for name, key in zip(names, keys, strict=True) if key in broken]
             raise RunError(
@@ -117,101 +113,16 @@ class RewardModelJudge:
 
     def _tokens(self, answers: pd.DataFrame) -> list[list[int]]:
         """The ids of each conversation with its answer, as the model's chat template writes it."""
-        chat = chat_format(self.tokenizer)
-        whole = [
-            chat.folded([*json.loads(conversation), {"role": "assistant", "content": response}])
-            for conversation, response in zip(
-                answers["conversation"], answers["response"], strict=True
-            )
+        sides = zip(answers["conversation"], answers["response"], strict=True)
+        dialogues = [
+            [*json.loads(conversation), {"role": "assistant", "content": response}]
+            for conversation, response in sides
         ]
-        plain = [number for number, turns in enumerate(whole) if not chat.spells_special(turns)]
-        rows: dict[int, list[int]] = {}
-        # All at once takes half the time; those that spell special tokens, or where one of all
-        # cannot be written, are written one by one.
-        with contextlib.suppress(CannotRenderError):
-            texts = render(self.tokenizer, [whole[number] for number in plain])
-            if texts:
-                encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)[
-                    "input_ids"
-                ]
-                rows = dict(zip(plain, encoded, strict=True))
-        for number, turns in enumerate(whole):
-            if number in rows:
-                continue
-            try:
-                rows[number] = chat.ids(turns, literal=chat.spells_special(turns))
-            except CannotRenderError as error:
-                raise RunError(
-                    f"The chat template of {self.name!r} cannot write the answer to prompt "
-                    f"{answers['prompt_id'].iloc[number]!r}: {error}."
-                ) from None
-        return [rows[number] for number in range(len(whole))]
-
-    @torch.inference_mode()
-    def _rewards(self, rows: Sequence[list[int]], pad: int) -> list[float]:
-        longest = max(map(len, rows))
-        ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        device = self.model.device
-        logits = self.model(
-            input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
-        ).logits
-        return logits[:, 0].float().tolist()
-
-
-def load_reward_model(
-    model: str, dtype: str, revision: str | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A reward model and its tokenizer; safetensors only, and code that comes along is never run.
-
-    Raises:
-        ModelError: as `RewardModelJudge` says.
-    """
-    tokenizer, path = tokenizer_and_path(model, revision)
-    judge, missing = load_classifier(model, path, dtype, **at_revision(revision))
-    if missing:
-        raise ModelError(
-            f"The weights of {model!r} lack {len(missing)} tensors, as {missing[0]!r}; they would "
-            "be random numbers. Is it a reward model?"
-        )
-    if judge.config.num_labels != 1:
-        raise ModelError(
-            f"{model!r} has {judge.config.num_labels} outputs; a reward model has one."
-        )
-    disable_dropout(judge)
-    return judge.eval(), tokenizer
-
-
-def _padding(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[list[int]]
-) -> int:
-    """The token to pad with. The reward is read at the last token that is not the model's padding.
-
-    Where the model names none, one is named that no row ends with: the tokenizer's may be the end
-    of sequence, and the reward would be read before it.
-    """
-    known = model.config.get_text_config().pad_token_id
-    if known is not None:
-        return int(known)
-    ends = {row[-1] for row in rows if row}
-    candidates = [tokenizer.pad_token_id, *range(len(ends) + 1)]
-    pad = next(token for token in candidates if token is not None and token not in ends)
-    model.config.get_text_config().pad_token_id = pad
-    model.config.pad_token_id = pad
-    return int(pad)
-
-
-def _batches(numbers: Sequence[int], sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Numbers by falling size, in batches of at most `most` tokens with the padding."""
-    batch: list[int] = []
-    for number in sorted(numbers, key=lambda i: -sizes[i]):
-        # The first of a batch is its longest.
-        if batch and (len(batch) + 1) * sizes[batch[0]] > most:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
+        names = [f"The answer to prompt {name!r}" for name in answers["prompt_id"]]
+        try:
+            return dialogue_ids(self.tokenizer, dialogues, names)
+        except DataError as error:
+            raise RunError(str(error)) from None
 
 
 def _listed(names: Sequence[str], count: int = 5) -> str:

@@ -1,0 +1,127 @@
+"""From runs to judged answers: generate, judge and read back, going on where it was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+
+from plc_core.engine.checkpoints import load_trained
+from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.evaluation.contestants import GROUP, Contestant, check_contestants
+from plc_core.evaluation.divergence import measure_log_ratios
+from plc_core.evaluation.generate import generate
+from plc_core.evaluation.judged import Evaluation, read_evaluation
+from plc_core.evaluation.judges.judgements import compare_generations
+from plc_core.evaluation.judges.language_model import LLMJudge
+from plc_core.evaluation.judges.named import Judge, named_judge
+from plc_core.evaluation.policies import LocalPolicy, Policy
+from plc_core.evaluation.standing import (
+    Bench,
+    EvaluationConfig,
+    is_answered,
+    is_newer,
+    open_bench,
+    score_answers,
+)
+from plc_core.evaluation.world_generations import generate_world
+from plc_core.files import RunError
+
+
+def evaluate_runs(
+    entries: Sequence[Contestant], config: EvaluationConfig, baseline: str = "DPO"
+) -> Evaluation:
+    """Answer every benchmark with every policy, judge the answers, and read the judgements.
+
+    All of it is kept in the run folders and, by content, in the cache: what is there and fits is
+    not made again, and after a kill a second call goes on with the batch that was under way.
+
+    Args:
+        entries: who is compared; `contestants` makes them of runs by method.
+        config: benchmarks, judges and decodings.
+        baseline: the method that win rates are against; one in every group of pairs, model, seed.
+
+    Raises:
+        RunError, DataError, ModelError: a sentence, where something cannot be compared, answered or
+            judged.
+    """
+    check_contestants(entries, baseline)
+    opened = [open_bench(source, config) for source in config.benchmarks]
+    benches = {bench.prompts.name: bench for bench in opened}
+    if len(benches) < len(opened):
+        raise RunError(f"Two of the benchmarks {', '.join(config.benchmarks)} have one name.")
+    references: dict[str, LocalPolicy] = {}
+    for entry in entries:
+        for bench in benches.values():
+            _answer(entry, bench, references)
+    references.clear()  # a judge may need the memory
+    names = []
+    for name in config.judges:
+        judge = named_judge(name)
+        names.append(judge.name)
+        for entry in entries:
+            for bench in benches.values():
+                score_answers(entry.run, bench.prompts.name, judge)
+    versus = [
+        _compare_all(entries, benches, named_judge(name), baseline)
+        for name in config.pairwise_judges
+    ]
+    labels = {name: bench.labels for name, bench in benches.items()}
+    sizes = {name: len(bench.prompts) for name, bench in benches.items()}
+    return read_evaluation(entries, labels, names, baseline, sizes, versus, config.incomplete)
+
+
+def _answer(entry: Contestant, bench: Bench, references: dict[str, LocalPolicy]) -> None:
+    run, name = entry.run, bench.prompts.name
+    if bench.decodings is None:
+        if not is_answered(run, bench, ("trained", "reference")):
+            generate_world(run, len(bench.prompts))
+        return
+    policies = ("trained",) if entry.policy is not None else ("trained", "reference")
+    ratios = run.path / "generations" / f"{name}-log-probs.parquet"
+    wants_ratios = entry.policy is None and "sampled" in bench.decodings
+    fresh = not wants_ratios or is_newer(ratios, run.path / "generations" / f"{name}.parquet")
+    if entry.policy is None and fresh and is_answered(run, bench, policies):
+        return
+    model = str(run.info.get("config", {}).get("model"))
+    own: Policy = entry.policy or on_device(load_trained(run), load_tokenizer(model))
+    for decoding in bench.decodings.values():
+        generate(run, bench.prompts, own, decoding)
+    if entry.policy is not None:
+        return
+    if model not in references:
+        references[model] = on_device(*load_policy(model))
+    for decoding in bench.decodings.values():
+        generate(run, bench.prompts, references[model], decoding, name="reference")
+    if wants_ratios and isinstance(own, LocalPolicy):
+        rows = int(run.info["config"].get("row_tokens", 1024))
+        measure_log_ratios(run, name, own, references[model], bench.decodings["sampled"], rows)
+
+
+def on_device(model: Any, tokenizer: Any) -> LocalPolicy:
+    """A policy on the GPU, if there is one."""
+    return LocalPolicy(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+
+
+def _compare_all(
+    entries: Sequence[Contestant], benches: dict[str, Bench], judge: Judge, baseline: str
+) -> pd.DataFrame:
+    """Verdicts of a pairwise judge on every contestant's answers beside the baseline's."""
+    if not isinstance(judge, LLMJudge):
+        raise RunError(f"{judge.name!r} scores single answers; two side by side need an LLM judge.")
+    sides = {entry.group: entry for entry in entries if entry.method == baseline}
+    frames = []
+    for entry in entries:
+        if entry.method == baseline:
+            continue
+        for name, bench in benches.items():
+            for kind, label in bench.labels.items():
+                verdicts = compare_generations(
+                    entry.run, name, judge, sides[entry.group].run, decoding=label
+                )
+                where: dict[str, Any] = dict(zip(GROUP, entry.group, strict=True))
+                where |= {"judge": judge.name, "benchmark": name, "method": entry.method}
+                frames.append(verdicts.assign(**where, decoding=kind))
+    return pd.concat(frames, ignore_index=True)

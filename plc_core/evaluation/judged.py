@@ -1,0 +1,251 @@
+"""Judged answers read back from run folders, and the win rates that follow from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from plc_core.analysis.statistics import bootstrap_mean
+from plc_core.evaluation.cells import win_rate_cells
+from plc_core.evaluation.contestants import GROUP, Contestant
+from plc_core.evaluation.win_rate import Incomplete, JoinError, verdict_win_rate
+from plc_core.files import RunError, read_table
+from plc_core.runs import Run
+
+SFT = "SFT"
+"""The method that training starts from: the reference's own answers."""
+CELL = ("dataset", "model", "benchmark", "judge", "decoding")
+"""What makes a cell of win rates, beside method and seed."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Judged answers of several policies.
+
+    Attributes:
+        judged: one row an answer, or a prompt's turns averaged: `CELL`, method, seed, run,
+            prompt_id, category, turns, reward (NaN where the judge gave none).
+        log_ratios: log(pi/pi_ref) of sampled answers, a row a prompt: dataset, model, seed,
+            benchmark, method, prompt_id, log_ratio. No rows for servers.
+        versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn;
+            empty where no such judge was asked.
+        baseline: the method that win rates are against unless told otherwise.
+        sizes: prompts of each benchmark.
+        incomplete: as in `win_rate`.
+    """
+
+    judged: pd.DataFrame
+    log_ratios: pd.DataFrame
+    versus: pd.DataFrame
+    baseline: str
+    sizes: Mapping[str, int]
+    incomplete: Incomplete = "error"
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(self.judged["method"]))
+
+    def cells(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:
+        """Win rates of every method, one row a cell, method and seed; see `win_rate_cells`.
+
+        Raises:
+            JoinError: where two sides do not answer the same prompts.
+        """
+        cells = win_rate_cells(
+            self.judged, baseline or self.baseline, CELL, self.incomplete, baseline_seed
+        )
+        missing = [
+            f"over {n} of {self.sizes[name]} prompts" if n != self.sizes[name] else ""
+            for n, name in zip(cells["n"], cells["benchmark"], strict=True)
+        ]
+        notes = ["; ".join(filter(None, both)) for both in zip(cells["note"], missing, strict=True)]
+        return cells.assign(note=notes)
+
+    def verdict_cells(self) -> pd.DataFrame:
+        """Win rates by the pairwise judges: `CELL`, method, seed, n, win_rate, low, high, …
+
+        Turns of a prompt are verdicts of their own, as the judge saw them.
+        """
+        rows = []
+        if self.versus.empty:
+            return pd.DataFrame()
+        for key, own in self.versus.groupby([*CELL, "method", "seed"], sort=False):
+            names = own["prompt_id"] + "/" + own["turn"].astype(str)
+            result = verdict_win_rate(own.set_index(names)["win"], incomplete=self.incomplete)
+            share = result.share
+            rows.append(
+                dict(zip([*CELL, "method", "seed"], key, strict=True))
+                | {"n": share.n, "win_rate": 100 * share.mean}
+                | {"low": 100 * share.low, "high": 100 * share.high, "note": result.note}
+            )
+        return pd.DataFrame(rows)
+
+    def kl(self) -> pd.DataFrame:
+        """KL to the start, nats a response: dataset, model, method, seed, kl, kl_low, kl_high, n.
+
+        All benchmarks of a policy weigh by their prompts; 95 % bootstrap intervals over prompts.
+        """
+        rows = []
+        for key, own in self.log_ratios.groupby([*GROUP[:2], "method", "seed"], sort=False):
+            value = bootstrap_mean(own["log_ratio"], seed=0)
+            names = ("dataset", "model", "method", "seed")
+            numbers = {"kl": value.mean, "kl_low": value.low, "kl_high": value.high, "n": value.n}
+            rows.append(dict(zip(names, key, strict=True)) | numbers)
+        columns = ["dataset", "model", "method", "seed", "kl", "kl_low", "kl_high", "n"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def rewards(self) -> pd.DataFrame:
+        """Mean rewards, 95 % intervals over prompts: `CELL`, method, seed, reward, low, high, n."""
+        rows = []
+        for key, own in self.judged.groupby([*CELL, "method", "seed"], sort=False):
+            mean = bootstrap_mean(own["reward"], seed=0)
+            numbers = {"reward": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
+            rows.append(dict(zip([*CELL, "method", "seed"], key, strict=True)) | numbers)
+        return pd.DataFrame(rows)
+
+    def by_category(self) -> Evaluation:
+        """The same answers with every category of a benchmark as a benchmark of its own.
+
+        The KL stays that of all prompts. A benchmark without categories stays whole.
+        """
+        named = self.judged["category"] != ""
+        judged = self.judged.assign(
+            benchmark=self.judged["benchmark"].where(~named, self.judged["category"])
+        )
+        counts = judged.groupby("benchmark")["prompt_id"].nunique()
+        sizes = {str(name): int(count) for name, count in counts.items()}
+        return replace(self, judged=judged, versus=pd.DataFrame(), sizes=sizes)
+
+    def only(self, **where: str) -> Evaluation:
+        """The part whose columns equal `where`, as judge="gold"."""
+        judged = self.judged
+        for column, value in where.items():
+            judged = judged[judged[column] == value]
+        return replace(self, judged=judged)
+
+
+def read_evaluation(
+    entries: Sequence[Contestant],
+    labels: Mapping[str, Mapping[str, str]],
+    judges: Sequence[str],
+    baseline: str,
+    sizes: Mapping[str, int],
+    versus: Sequence[pd.DataFrame] = (),
+    incomplete: Incomplete = "error",
+) -> Evaluation:
+    """Read judgements and log-ratios from the run folders.
+
+    Args:
+        entries: who is compared.
+        labels: for each benchmark, the names in files of the decodings greedy and sampled.
+        judges: names of the judgements' files.
+        baseline, sizes, incomplete: of the `Evaluation`.
+        versus: verdicts of pairwise judges.
+
+    Raises:
+        RunError: where judgements are missing, or a prompt has other turns in another run.
+    """
+    frames, ratios = [], []
+    categories = {name: _categories(entries[0].run, name) for name in labels}
+    for entry in entries:
+        for benchmark, decodings in labels.items():
+            for judge in judges:
+                scores = entry.run.table(f"judgements/{judge}-{benchmark}.parquet")
+                for kind, label in decodings.items():
+                    own = scores[scores["decoding"] == label]
+                    where = {"benchmark": benchmark, "judge": judge, "decoding": kind}
+                    frames.append(_side(own, entry, "trained", entry.method, where))
+                    # One reference a group: the baseline's run has its answers.
+                    if entry.method == baseline and "reference" in set(own["policy"]):
+                        frames.append(_side(own, entry, "reference", SFT, where))
+            if "sampled" in decodings:
+                ratios.append(_log_ratios(entry, benchmark, decodings["sampled"]))
+    judged = pd.concat(frames, ignore_index=True)
+    pairs = zip(judged["benchmark"], judged["prompt_id"], strict=True)
+    judged["category"] = [categories[name].get(prompt, "") for name, prompt in pairs]
+    _check_turns(judged)
+    known = [frame for frame in ratios if frame is not None]
+    columns = [*GROUP, "benchmark", "method", "prompt_id", "log_ratio"]
+    together = pd.concat(known, ignore_index=True) if known else pd.DataFrame(columns=columns)
+    verdicts = pd.concat(versus, ignore_index=True) if versus else pd.DataFrame()
+    return Evaluation(judged, together, verdicts, baseline, sizes, incomplete)
+
+
+def _categories(run: Run, benchmark: str) -> dict[str, str]:
+    path = run.path / "generations" / f"{benchmark}.parquet"
+    table = read_table(path, ["prompt_id", "category"])
+    return dict(zip(table["prompt_id"].to_pylist(), table["category"].to_pylist(), strict=True))
+
+
+def _side(
+    scores: pd.DataFrame, entry: Contestant, policy: str, method: str, where: Mapping[str, str]
+) -> pd.DataFrame:
+    own = scores[scores["policy"] == policy]
+    if own.empty:
+        raise RunError(
+            f"The run {entry.run.name!r} has no {where['decoding']} scores of {policy!r} by "
+            f"{where['judge']!r} on {where['benchmark']!r}; evaluate it to make them."
+        )
+    if twice := int(own.duplicated(["prompt_id", "turn"]).sum()):
+        raise RunError(
+            f"The judgements of {entry.run.name!r} by {where['judge']!r} on "
+            f"{where['benchmark']!r} hold {twice:,} rows twice."
+        )
+    # A prompt's reward is the mean of its turns'; one that is missing makes it missing.
+    turns = own.groupby("prompt_id", sort=False)["reward"]
+    mean = turns.mean().where(turns.count() == turns.size())
+    return pd.DataFrame(
+        {
+            "dataset": entry.dataset,
+            "model": entry.model,
+            **where,
+            "method": method,
+            "seed": entry.seed,
+            "run": entry.run.name,
+            "prompt_id": mean.index,
+            "turns": turns.size().to_numpy(),
+            "reward": mean.to_numpy(),
+        }
+    )
+
+
+def _check_turns(judged: pd.DataFrame) -> None:
+    counts = judged.groupby(["benchmark", "prompt_id"])["turns"].agg(["min", "max"])
+    odd = counts[counts["min"] != counts["max"]]
+    if len(odd):
+        (benchmark, prompt), (low, high) = odd.index[0], odd.iloc[0]
+        rows = judged[(judged["benchmark"] == benchmark) & (judged["prompt_id"] == prompt)]
+        lacking = rows[rows["turns"] == low]["run"].iloc[0]
+        raise RunError(
+            f"{len(odd):,} prompts of {benchmark!r} have other turns in other runs: {prompt!r} has "
+            f"{low} in {lacking!r} and {high} elsewhere. A mean over turns would not compare."
+        )
+
+
+def _log_ratios(entry: Contestant, benchmark: str, label: str) -> pd.DataFrame | None:
+    """None where there are none: of a server, or not measured."""
+    path = f"generations/{benchmark}-log-probs.parquet"
+    if not (entry.run.path / path).exists():
+        path = f"generations/{benchmark}.parquet"  # the world's own hold them
+    table = entry.run.table(path)
+    if "policy_logp" not in table:
+        return None
+    own = table[table["decoding"] == label]
+    own = own[own["policy"] == "trained"] if "policy" in own else own
+    ratio = own["policy_logp"] - own["reference_logp"]
+    mean = ratio.groupby(own["prompt_id"], sort=False).mean()
+    where = dict(zip(GROUP, entry.group, strict=True))
+    columns = {"benchmark": benchmark, "method": entry.method}
+    named = {**where, **columns}
+    return pd.DataFrame({**named, "prompt_id": mean.index, "log_ratio": mean.to_numpy()})
+
+
+def check_complete(evaluation: Evaluation) -> None:
+    """JoinError unless every cell has every method: a mean over others would not compare."""
+    have = evaluation.judged.groupby([*CELL, "seed"])["method"].agg(set)
+    everyone = set(evaluation.judged["method"])
+    for cell, methods in have.items():
+        if lacking := sorted(everyone - methods):
+            raise JoinError(f"The cell {cell} lacks {', '.join(lacking)}.")

@@ -1,0 +1,42 @@
+"""A judge by a name that fits into a notebook's parameters."""
+
+from __future__ import annotations
+
+from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.judges.gold import GoldJudge
+from plc_core.evaluation.judges.language_model import LLMJudge
+from plc_core.evaluation.judges.reward_model import RewardModelJudge
+from plc_core.files import RunError
+
+Judge = GoldJudge | RewardModelJudge | LLMJudge
+
+
+def named_judge(name: str, dtype: str = "fp32") -> Judge:
+    """The judge of a name.
+
+    Args:
+        name: "gold" of the embedded world; "anthropic:<model>"; "openai:<model>@<base URL>" for any
+            compatible server; or a reward model, a local folder or a name on the hub.
+        dtype: of a reward model, "bf16" or "fp32".
+
+    Raises:
+        RunError: for a server without an address.
+        ModelError: where there is no such reward model.
+    """
+    if name == "gold":
+        return GoldJudge()
+    api, _, rest = name.partition(":")
+    if api == "anthropic":
+        return LLMJudge(ChatServer(rest))
+    if api == "openai":
+        model, _, address = rest.partition("@")
+        if not address:
+            raise RunError(f"The judge {name!r} needs an address, as openai:{model}@http://…/v1.")
+        return LLMJudge(ChatServer(model, address, "openai"))
+    return RewardModelJudge(name, dtype, name=_short(name))
+
+
+def _short(name: str) -> str:
+    """A reward model's name in files: of a stage's run, the run's, as the folder is `model`."""
+    parts = [part for part in name.rstrip("/").split("/") if part]
+    return parts[-2] if parts[-1] == "model" and len(parts) > 1 else parts[-1]

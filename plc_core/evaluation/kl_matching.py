@@ -1,0 +1,155 @@
+"""The plain DPO that moved as far as another method: its beta, its runs, and where KLs are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import pandas as pd
+
+from plc_core.analysis.statistics import MeanInterval, bootstrap_seeds
+from plc_core.evaluation.comparison import kl_to_reference, rewards
+from plc_core.files import RunError
+from plc_core.runs import Run
+
+TOLERANCE = 0.1
+"""Two KLs that differ by less than this share of the target count as matched."""
+
+_SLOPE = -0.6
+"""d log KL / d log beta of plain DPO, as measured in the embedded world between 0.1 and 0.2: a
+first guess, which the control's own KL then corrects."""
+_STEEPEST, _FLATTEST = -2.5, -0.2  # what two runs may say of it, so that noise does not run away
+
+
+class Judged(Protocol):
+    """Where the rewards of runs' answers are read, and made where they are missing."""
+
+    def rewards(self, run: Run, decoding: str) -> pd.Series:
+        """Rewards of the trained policy's answers by prompt id, unique over benchmarks."""
+
+    def log_ratios(self, run: Run) -> pd.Series:
+        """log(pi/pi_ref) of its sampled answers by prompt id, in nats."""
+
+
+class WorldJudged:
+    """The gold rewards of the embedded world, as a training run leaves them."""
+
+    def rewards(self, run: Run, decoding: str) -> pd.Series:
+        """Gold rewards by prompt id."""
+        return rewards(run, "trained", decoding)
+
+    def log_ratios(self, run: Run) -> pd.Series:
+        """log(pi/pi_ref) by prompt id."""
+        return kl_to_reference(run)
+
+
+WORLD: Judged = WorldJudged()
+
+
+class Control(NamedTuple):
+    """The plain DPO runs, one a seed, that moved as far as a method's."""
+
+    beta: float
+    runs: list[Run]
+    kl: MeanInterval  # nats a response, sampled from the policy
+    target: MeanInterval  # the method's
+
+    @property
+    def matched(self) -> bool:
+        """Whether the two KLs are above 0 and differ by at most a tenth of the target."""
+        return self.kl.mean > 0 and self.distance <= TOLERANCE * self.target.mean
+
+    @property
+    def distance(self) -> float:
+        """Between the two KLs, in nats."""
+        return abs(self.kl.mean - self.target.mean)
+
+    def __str__(self) -> str:
+        verdict = "" if self.matched else ", which is not matched"
+        return (
+            f"KL control: plain DPO at β={self.beta:g} moved {self.kl.mean:.2f} "
+            f"[{self.kl.low:.2f}, {self.kl.high:.2f}] nats a response where the method moved "
+            f"{self.target.mean:.2f} [{self.target.low:.2f}, {self.target.high:.2f}]{verdict}."
+        )
+
+
+def mean_kl(runs: Sequence[Run], judged: Judged = WORLD) -> MeanInterval:
+    """KL to the reference, nats a response: the mean over seeds and sampled responses."""
+    return bootstrap_seeds([judged.log_ratios(run) for run in runs], seed=0)
+
+
+def matched_beta(target: float, known: Mapping[float, float]) -> float:
+    """The beta at which plain DPO would have a KL of `target`, to two significant digits.
+
+    By a straight line in log beta and log KL through the two known points about the target, or the
+    nearest two; through one point with the slope that the embedded world has.
+
+    Args:
+        target: nats a response, above 0.
+        known: KL of plain DPO by its beta, one at least.
+
+    Raises:
+        RunError: where a KL is not above 0, as of a policy that has not moved.
+    """
+    if not known or not all(kl > 0 for kl in [target, *known.values()]):
+        raise RunError(
+            f"A control for a KL of {target:.3g} nats cannot be found from "
+            f"{dict(known)}: KLs must be above 0. Has the policy moved at all?"
+        )
+    points = sorted(known.items(), key=lambda p: abs(math.log(p[1] / target)))
+    beta, kl = points[0]
+    slope = _SLOPE
+    others = [p for p in points[1:] if (p[1] > target) != (kl > target)] or points[1:]
+    if others and others[0][0] != beta:
+        other_beta, other_kl = others[0]
+        slope = math.log(other_kl / kl) / math.log(other_beta / beta)
+        slope = min(max(slope, _STEEPEST), _FLATTEST)
+    found = math.exp(math.log(beta) + math.log(target / kl) / slope)
+    return float(f"{found:.2g}")
+
+
+def find_control(
+    method: Sequence[Run],
+    dpo: Sequence[Sequence[Run]],
+    train: Callable[[float], Sequence[Run]],
+    rounds: int = 2,
+    judged: Judged = WORLD,
+) -> Control:
+    """The plain DPO runs that moved as far as `method`.
+
+    Args:
+        method: its runs, one a seed.
+        dpo: plain DPO on the same data at one beta or more, each with one run a seed.
+        train: gives plain DPO runs on that data at another beta, made where they are missing.
+        rounds: betas to try at most; one is enough where the first is within a tenth.
+        judged: where log-ratios are read.
+
+    Returns:
+        The nearest of all, `dpo` itself included; `matched` says whether it is near. Where a KL
+        is not above 0, as of policies that have hardly moved, no other beta is tried.
+
+    Raises:
+        RunError: from `train`, where runs are missing and not to be made.
+    """
+    target = mean_kl(method, judged)
+    tried = {
+        _beta(own): Control(_beta(own), list(own), mean_kl(own, judged), target) for own in dpo
+    }
+    for _ in range(rounds):
+        kls = [target.mean, *(control.kl.mean for control in tried.values())]
+        if min(kls) <= 0 or any(control.matched for control in tried.values()):
+            break
+        beta = matched_beta(target.mean, {b: c.kl.mean for b, c in tried.items()})
+        if beta in tried:
+            break
+        runs = list(train(beta))
+        tried[beta] = Control(beta, runs, mean_kl(runs, judged), target)
+    return min(tried.values(), key=lambda control: control.distance)
+
+
+def _beta(runs: Sequence[Run]) -> float:
+    betas = {float(run.info["config"]["beta"]) for run in runs}
+    if len(betas) != 1:
+        raise RunError(f"Runs of one control have one beta; these have {sorted(betas)}.")
+    return betas.pop()

@@ -1,0 +1,216 @@
+"""What an evaluation found: every win rate beside the KL and beside the DPO that moved as far.
+
+`results` gives one long table of numbers; the other functions shape it for a reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from plc_core.evaluation.cells import over_cells
+from plc_core.evaluation.judged import CELL, SFT, Evaluation
+from plc_core.evaluation.kl_control import TOLERANCE
+from plc_core.evaluation.win_rate import JoinError, win_rate
+
+_GROUP = ["dataset", "model", "seed"]
+_SIDE = [*CELL, "method", "seed"]
+_BOUNDS = ("win_rate", "low", "high")
+
+
+def results(evaluation: Evaluation, controls: Sequence[str] = ()) -> pd.DataFrame:
+    """One row a cell, method and seed, the baseline and SFT among them; percent and nats.
+
+    Args:
+        evaluation: judged answers.
+        controls: methods that are the baseline at other β: beside every method stands the one of
+            them, or the baseline, whose KL is nearest to its own.
+
+    Returns:
+        `CELL`, method, seed, n; win_rate, low, high, p_sign against the baseline; sft, sft_low,
+        sft_high against SFT; reward, reward_low, reward_high; kl, kl_low, kl_high; control (its
+        method), control_kl, and over, over_low, over_high: the win rate against the control. NaN
+        where a comparison would be with itself, or there is nothing to compare.
+
+    Raises:
+        JoinError: where two sides do not answer the same prompts.
+    """
+    table = evaluation.rewards().rename(columns={"low": "reward_low", "high": "reward_high"})
+    own = evaluation.cells()[[*_SIDE, *_BOUNDS, "p_sign", "wins", "ties", "losses", "note"]]
+    table = table.merge(own, on=_SIDE, how="left")
+    table["note"] = table["note"].fillna("")
+    if SFT in evaluation.methods:
+        against = evaluation.cells(SFT)[[*_SIDE, *_BOUNDS]]
+        table = table.merge(_renamed(against, "sft"), on=_SIDE, how="left")
+    kl = evaluation.kl().drop(columns="n")
+    table = table.merge(kl, on=["dataset", "model", "method", "seed"], how="left")
+    chosen = nearest_controls(kl, [evaluation.baseline, *controls])
+    table = table.merge(chosen, on=[*_GROUP, "method"], how="left")
+    over = _against_controls(evaluation, chosen)
+    return table.merge(over, on=_SIDE, how="left")
+
+
+def nearest_controls(kl: pd.DataFrame, controls: Sequence[str]) -> pd.DataFrame:
+    """For each method the control whose KL is nearest by ratio: `_GROUP`, method, control,
+    control_kl. The controls themselves have none.
+    """
+    rows = []
+    for group, part in kl.groupby(_GROUP, sort=False):
+        known = part[part["method"].isin(controls) & (part["kl"] > 0)]
+        for line in part[~part["method"].isin(controls)].to_dict("records"):
+            if line["kl"] <= 0 or known.empty:
+                continue
+            far = (known["kl"] / line["kl"]).map(lambda ratio: abs(math.log(ratio)))
+            nearest = known.loc[far.idxmin()]
+            rows.append(
+                dict(zip(_GROUP, group, strict=True))
+                | {"method": line["method"], "control": nearest["method"]}
+                | {"control_kl": nearest["kl"]}
+            )
+    return pd.DataFrame(rows, columns=[*_GROUP, "method", "control", "control_kl"])
+
+
+def _against_controls(evaluation: Evaluation, chosen: pd.DataFrame) -> pd.DataFrame:
+    names = [*CELL, "seed", "method"]
+    rewards: dict[tuple[Any, ...], pd.Series] = {
+        key: part.set_index("prompt_id")["reward"]
+        for key, part in evaluation.judged.groupby(names, sort=False)
+    }
+    control = {
+        (line["dataset"], line["model"], line["seed"], line["method"]): line["control"]
+        for line in chosen.to_dict("records")
+    }
+    rows = []
+    for key, own in rewards.items():
+        *cell, seed, method = key
+        other = control.get((cell[0], cell[1], seed, method))
+        if other is None:
+            continue
+        result = win_rate(own, rewards[(*cell, seed, other)], evaluation.incomplete).share
+        numbers = {"over": result.mean, "over_low": result.low, "over_high": result.high}
+        rows.append(dict(zip(names, key, strict=True)) | {k: 100 * v for k, v in numbers.items()})
+    return pd.DataFrame(rows, columns=[*names, "over", "over_low", "over_high"])
+
+
+def _renamed(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    return table.rename(columns={"win_rate": name, "low": f"{name}_low", "high": f"{name}_high"})
+
+
+# ---- for a reader --------------------------------------------------------------------------------
+
+
+def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
+    """Results as text: a row a method (and whatever else differs), both decodings side by side.
+
+    Intervals are 95 %, over prompts; over several seeds, mean ± standard deviation.
+    """
+    keys = [k for k in ("dataset", "model", "benchmark", "judge") if len(set(table[k])) > 1]
+    keys.append("method")
+    rows: dict[tuple[Any, ...], dict[str, str]] = {}
+    for key, own in table.groupby(keys, sort=False):
+        row = rows.setdefault(key if isinstance(key, tuple) else (key,), {})
+        for decoding, part in own.groupby("decoding", sort=False):
+            row[f"win % against {baseline}, {decoding}"] = interval(part, "win_rate", "low", "high")
+            if "sft" in part:
+                text = interval(part, "sft", "sft_low", "sft_high")
+                row[f"win % against SFT, {decoding}"] = text
+            text = interval(part, "over", "over_low", "over_high")
+            row[f"win % at like KL, {decoding}"] = text
+        one = own.drop_duplicates("seed")
+        row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", digits=2)
+        row["its control (KL)"] = control_text(own)
+        counts = sorted(set(own["n"]))
+        row["prompts"] = ", ".join(map(str, counts))
+        if (seeds := len(set(own["seed"]))) > 1:
+            row["seeds"] = str(seeds)
+    index = pd.MultiIndex.from_tuples(list(rows), names=keys)
+    frame = pd.DataFrame(list(rows.values()), index=index)
+    order = [name for start in ("win % against " + baseline, "win % at", "win % against SFT")
+             for name in map(str, frame) if name.startswith(start)]  # fmt: skip
+    frame = frame[[*order, *(name for name in frame if name not in order)]].replace("", "–")
+    return frame if len(keys) > 1 else frame.set_axis(frame.index.get_level_values(0))
+
+
+def control_text(own: pd.DataFrame) -> str:
+    """The controls of a method's seeds with their KL, and whether it is far from the method's."""
+    lines = own[own["control"].notna()].drop_duplicates("seed")
+    texts = []
+    for name, part in lines.groupby("control", sort=False):
+        far = (part["control_kl"] - part["kl"]).abs() > TOLERANCE * part["kl"]
+        kls = ", ".join(f"{kl:.2f}" for kl in part["control_kl"])
+        texts.append(f"{name} ({kls}{', not matched' if far.any() else ''})")
+    return "; ".join(texts)
+
+
+def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:
+    """The number of one row with its interval, or of several seeds with their deviation."""
+    known = part[part[value].notna()]
+    if known.empty:
+        return "–"
+    if len(known) == 1:
+        line = known.iloc[0]
+        return f"{line[value]:.{digits}f} [{line[low]:.{digits}f}, {line[high]:.{digits}f}]"
+    spread = known[value].std(ddof=1)
+    return f"{known[value].mean():.{digits}f} ± {spread:.{digits}f}"
+
+
+def mean_and_worst(
+    table: pd.DataFrame, keys: Sequence[str] = ("dataset", "benchmark")
+) -> pd.DataFrame:
+    """Mean and worst of each method's cells: decoding, method, cells, mean, worst, worst_cell.
+
+    Raises:
+        JoinError: where methods do not have the same cells.
+    """
+    known = table[table["win_rate"].notna()]
+    if known.empty:
+        raise JoinError("There are no win rates to average.")
+    return over_cells(known, keys, by=["decoding"])
+
+
+def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
+    """One sentence on what a method wins, what the KL explains of it, and what is left."""
+    own = table[table["method"] == method]
+    parts, left = [], []
+    for decoding, part in own.groupby("decoding", sort=False):
+        parts.append(f"{interval(part, 'win_rate', 'low', 'high')} % {decoding}")
+        if part["over"].notna().any():
+            text = f"{interval(part, 'over', 'over_low', 'over_high')} % {decoding}"
+            left.append(f"{text} ({difference(part)})")
+    one = own.drop_duplicates("seed")
+    others = table[table["method"] == baseline].drop_duplicates("seed")
+    text = (
+        f"{method} wins {' and '.join(parts)} against {baseline} on the same data, having moved "
+        f"{one['kl'].mean():.2f} nats a response where {baseline} moved {others['kl'].mean():.2f}"
+    )
+    if not left:
+        return f"{text}; no control of like KL was asked for."
+    names = " and ".join(dict.fromkeys(one["control"].dropna()))
+    return (
+        f"{text}; against the nearest control ({names}, {one['control_kl'].mean():.2f} nats"
+        f"{', not matched' if 'not matched' in control_text(one) else ''}) it wins "
+        f"{' and '.join(left)}."
+    )
+
+
+def difference(part: pd.DataFrame) -> str:
+    """What an interval of `over`, or the spread of several seeds', says of 50 %."""
+    if len(part) == 1:
+        line = part.iloc[0]
+        low, high = line["over_low"], line["over_high"]
+    else:
+        reach = 2 * part["over"].std(ddof=1) / math.sqrt(len(part))
+        low, high = part["over"].mean() - reach, part["over"].mean() + reach
+    if low > 50:
+        return "it wins more"
+    return "it wins less" if high < 50 else "no difference shown"
+
+
+def best_of(table: pd.DataFrame, value: str = "win_rate") -> Mapping[str, str]:
+    """The method with the largest mean of `value` for each decoding."""
+    known = table[table[value].notna()]
+    means = known.pivot_table(value, "method", "decoding", sort=False)
+    return {str(decoding): str(means[decoding].idxmax()) for decoding in means}

@@ -1,0 +1,135 @@
+"""What an evaluation asks for, and whether a run folder has it already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from plc_core.data.world import RESPONSE_TOKENS
+from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.evaluation.benchmarks import Benchmark, load_benchmark
+from plc_core.evaluation.judges.judgements import score_generations
+from plc_core.evaluation.judges.named import Judge
+from plc_core.evaluation.policies import Decoding
+from plc_core.evaluation.win_rate import Incomplete
+from plc_core.files import RunError, read_json, read_table
+from plc_core.progress import Progress
+from plc_core.runs import Run
+
+WORLD = "world"
+"""The benchmark that a training run of the world answers itself, with the log-probs of its KL."""
+
+
+class EvaluationConfig(BaseModel):
+    """What a notebook's parameters say of an evaluation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    benchmarks: list[str] = Field(["world"], min_length=1)  # names or files; a part as file#part
+    judges: list[str] = Field(["gold"], min_length=1)  # of single answers, as `named_judge` has it
+    pairwise_judges: list[str] = []  # of answers beside the baseline's, LLM judges alone
+    decodings: list[Literal["greedy", "sampled"]] = Field(["greedy", "sampled"], min_length=1)
+    eval_prompts: int = Field(600, ge=1)  # held-out prompts of the world
+    prompt_limit: int | None = Field(None, ge=1)  # first prompts of other benchmarks; None: all
+    max_new_tokens: int = Field(1024, ge=1)  # of an answer to another benchmark than the world
+    incomplete: Incomplete = "error"  # where two sides answer different prompts; or common
+
+
+class Bench(NamedTuple):
+    """A benchmark, the names of its decodings in files, and its decodings (None: the world's)."""
+
+    prompts: Benchmark
+    labels: dict[str, str]
+    decodings: dict[str, Decoding] | None
+
+
+def open_bench(source: str, config: EvaluationConfig, checkpoints: bool = False) -> Bench:
+    """The benchmark of a parameter; DataError where there is none.
+
+    With `checkpoints` the world's answers are made here too: training answers with its last
+    checkpoint alone.
+    """
+    if source == WORLD and not checkpoints:
+        prompts = load_benchmark(WORLD, limit=config.eval_prompts)
+        world = Benchmark(WORLD, prompts.prompts, prompts.origin)
+        return Bench(world, {kind: kind for kind in config.decodings}, None)
+    path, _, part = source.partition("#")
+    limit = config.eval_prompts if source == WORLD else config.prompt_limit
+    prompts = load_benchmark(path, part=part or None, limit=limit)
+    most = RESPONSE_TOKENS if source == WORLD else config.max_new_tokens
+    kinds: dict[str, Decoding] = {
+        "greedy": Decoding(most),
+        "sampled": Decoding(most, temperature=1.0),
+    }
+    decodings: dict[str, Decoding] = {kind: kinds[kind] for kind in config.decodings}
+    return Bench(prompts, {kind: d.label for kind, d in decodings.items()}, decodings)
+
+
+def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
+    """Whether the run's file has answers to just these prompts, made after its checkpoint."""
+    path = run.path / "generations" / f"{bench.prompts.name}.parquet"
+    if not is_newer(path, trained_checkpoint(run) / "trainer_state.json"):
+        return False
+    table = read_table(path)
+    if not {"prompt_id", "turn", "conversation"} <= set(table.column_names):
+        return False
+    if bench.decodings is not None and not _has_record(path, bench, policies):
+        return False
+    frame = table.select(["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+    wanted = {
+        (prompt.prompt_id, turn)
+        for prompt in bench.prompts.prompts
+        for turn in range(1, len(prompt.turns) + 1)
+    }
+    for policy in policies:
+        for label in bench.labels.values():
+            own = frame[(frame["policy"] == policy) & (frame["decoding"] == label)]
+            have = set(zip(own["prompt_id"], own["turn"], strict=True))
+            if have != wanted or len(own) != len(wanted):
+                return False
+    return True
+
+
+def _has_record(path: Path, bench: Bench, policies: Sequence[str]) -> bool:
+    try:
+        record = read_json(path.with_suffix(".json"))
+    except RunError:
+        return False
+    for policy in policies:
+        for decoding in (bench.decodings or {}).values():
+            said = record.get(f"{policy}, {decoding.label}")
+            if said is None or said["decoding"] != decoding.settings:
+                return False
+            if said["benchmark"]["fingerprint"] != bench.prompts.fingerprint:
+                return False
+    return True
+
+
+def is_newer(path: Path, than: Path) -> bool:
+    """Whether `path` is there and was written after `than`."""
+    return path.exists() and path.stat().st_mtime_ns >= than.stat().st_mtime_ns
+
+
+def score_answers(run: Run, benchmark: str, judge: Judge) -> None:
+    """Let a judge score a run's answers, unless its scores of just these are there."""
+    path = run.path / "judgements" / f"{judge.name}-{benchmark}.parquet"
+    if not _is_judged(path, run.path / "generations" / f"{benchmark}.parquet", judge):
+        score_generations(run, benchmark, judge, Progress(run))
+
+
+def _is_judged(path: Path, answers: Path, judge: Judge) -> bool:
+    """Whether this judge's scores of just these answers are there."""
+    if not is_newer(path, answers):
+        return False
+    try:
+        said = read_json(path.with_suffix(".json"))
+    except RunError:
+        return False
+    if any(said.get(k) != v for k, v in judge.record.items() if k != "usage"):
+        return False
+    keys = ["prompt_id", "turn", "policy", "decoding"]
+    # As values: text of one file may be typed as large text, and is the same text.
+    return read_table(path, keys).to_pylist() == read_table(answers, keys).to_pylist()

@@ -1,0 +1,104 @@
+"""PLC-DPO without one of its parts: the paper's component ablations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from plc_core.analysis.paper import published
+from plc_core.evaluation.contestants import Contestant
+from plc_core.evaluation.results import control_text, interval
+from plc_core.experiments.contest import ContestConfig, entries_of
+
+FULL = "PLC-DPO full"
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "DPO-LN only": ("margin rescaling only", {"objective": "dpo-ln"}),
+    "Confidence reweight only": (
+        "downweighting without correction",
+        {"objective": "plc", "objective_options": {"correct": False}},
+    ),
+    "Remove flip state": (
+        "no reverse action",
+        {"objective": "plc", "objective_options": {"states": ["clean", "tie"]}},
+    ),
+    "Remove tie state": (
+        "no neutralizing action",
+        {"objective": "plc", "objective_options": {"states": ["clean", "flip"]}},
+    ),
+    "Remove EMA calibration": (
+        "uncalibrated routing scale",
+        {"objective": "plc", "objective_options": {"calibrate": False}},
+    ),
+    "Remove warm-up/gate": (
+        "no correction deferral",
+        {
+            "objective": "plc",
+            "schedule": "constant",
+            "objective_options": {"gate": False, "warmup": 0.0},
+        },
+    ),
+    FULL: ("all correction actions", {"objective": "plc"}),
+}
+"""The rows of the paper's table: what each tests, and the parameters of 01_train."""
+
+
+class AblationConfig(ContestConfig):
+    """The parameters of `notebooks/09_ablations.ipynb`."""
+
+
+def ablation_entries(config: AblationConfig) -> list[Contestant]:
+    """The full method and every ablation of it, on the same pairs."""
+    return entries_of(config, {name: own for name, (_, own) in VARIANTS.items()})
+
+
+def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFrame:
+    """One row a variant: what it tests, win rates here and at like KL, and the paper's average.
+
+    Args:
+        table: of `results_of`.
+        against_full: win rates against the full method, of `Evaluation.cells`.
+    """
+    paper = published("ablations", benchmark="mean of 4").set_index("variant")["win_rate"]
+    rows = {}
+    for name, (tested, _) in VARIANTS.items():
+        own = table[table["method"] == name]
+        row = {"mechanism tested": tested}
+        for decoding, part in own.groupby("decoding", sort=False):
+            row[f"{decoding}, against DPO"] = interval(part, "win_rate", "low", "high")
+            row[f"{decoding}, at like KL"] = interval(part, "over", "over_low", "over_high")
+            full = against_full[
+                (against_full["method"] == name) & (against_full["decoding"] == decoding)
+            ]
+            row[f"{decoding}, against full"] = interval(full, "win_rate", "low", "high")
+        one = own.drop_duplicates("seed")
+        row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
+        row["control (KL)"] = control_text(own)
+        row["n"] = f"{own['n'].iloc[0]:,}"
+        row["paper, mean of 4"] = f"{paper[name]:.1f}"
+        rows[name] = row
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame.index.name = "variant"
+    return frame
+
+
+def ablation_sentence(against_full: pd.DataFrame) -> str:
+    """Which parts matter here beyond noise, and which mattered most in the paper."""
+    paper = published("ablations", benchmark="mean of 4").set_index("variant")["win_rate"]
+    parts = []
+    rows = against_full[against_full["method"].isin(VARIANTS)]
+    for decoding, part in rows.groupby("decoding", sort=False):
+        own = part.groupby("method", sort=False)[["win_rate", "low", "high"]].mean()
+        said = {name: f"{name} ({line['win_rate']:.1f} %)" for name, line in own.iterrows()}
+        worse = [said[name] for name, line in own.iterrows() if line["high"] < 50]
+        better = [said[name] for name, line in own.iterrows() if line["low"] > 50]
+        parts.append(
+            f"in {decoding} decoding {', '.join(worse) or 'none'} loses to it and "
+            f"{', '.join(better) or 'none'} wins"
+        )
+    worst = str(paper.drop(FULL).idxmin())
+    return (
+        f"Of the six variants against the full method, {'; '.join(parts)}, beyond the interval. In "
+        f"the paper the full method has {paper[FULL]:.1f} % against DPO and the largest loss is "
+        f"{worst} ({paper[worst]:.1f} %)."
+    )

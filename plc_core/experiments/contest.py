@@ -1,0 +1,77 @@
+"""What the win-rate studies share: plain DPO at several β as controls, and one evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from pydantic import Field
+
+from plc_core.evaluation.contestants import Contestant, contestants
+from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.results import results
+from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.tables import WinTable, win_table
+from plc_core.experiments.study import StudyConfig, trained
+from plc_core.runs import Run
+
+DPO, PLC = "DPO", "PLC-DPO"
+
+
+class ContestConfig(StudyConfig, EvaluationConfig):
+    """The parameters that every notebook on win rates has."""
+
+    common: dict[str, Any] = Field(default_factory=lambda: {"flip_rate": 0.2})
+    control_betas: list[float] = Field([0.14, 0.1])  # of plain DPO, one of like KL among them
+
+
+def entries_of(
+    config: ContestConfig,
+    variants: Mapping[str, Mapping[str, Any]],
+    dataset: str = "pairs",
+    shared: Mapping[str, Any] | None = None,
+) -> list[Contestant]:
+    """Contestants of variants, plain DPO and its controls among them; what is missing is trained.
+
+    Args:
+        config: of the study.
+        variants: parameters of 01_train by method; DPO is added where it is missing.
+        dataset: the name of their pairs.
+        shared: parameters of 01_train of all of them, as those that make the pairs.
+    """
+    everyone = {DPO: {"objective": "dpo"}, **variants, **controls(config)}
+    ready = trained(config, {name: {**(shared or {}), **own} for name, own in everyone.items()})
+    return contestants(ready, dataset)
+
+
+def controls(config: ContestConfig) -> dict[str, dict[str, Any]]:
+    """Plain DPO at each of the control's β, by its name in tables."""
+    return {f"{DPO} β={b:g}": {"objective": "dpo", "beta": b} for b in config.control_betas}
+
+
+def named_runs(entries: Sequence[Contestant]) -> dict[str, list[Run]]:
+    """The runs under one name each, for the report's record."""
+    named: dict[str, list[Run]] = {}
+    for entry in entries:
+        named.setdefault(f"{entry.method}, {entry.dataset}, {entry.model}", []).append(entry.run)
+    return named
+
+
+def results_of(evaluation: Evaluation, config: ContestConfig) -> pd.DataFrame:
+    """Every number of an evaluation, with the controls of the study."""
+    return results(evaluation, list(controls(config)))
+
+
+def cell_table(table: pd.DataFrame, decoding: str, column: str = "benchmark") -> WinTable:
+    """The paper's kind of table for one decoding: a column a cell, best and second best marked."""
+    rows = table[(table["decoding"] == decoding) & table["win_rate"].notna()]
+    return win_table(rows, ("method",), column)
+
+
+def keep_table(report: Run, name: str, table: WinTable) -> None:
+    """Write a table as tables/<name>.md, .tex and .csv of the report."""
+    folder = report.path / "tables"
+    folder.mkdir(exist_ok=True)
+    for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+        (folder / f"{name}.{ending}").write_text(text, encoding="utf-8")

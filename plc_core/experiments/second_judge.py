@@ -1,0 +1,163 @@
+"""A second judge on the same responses: the paper's check with a commercial model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pandas as pd
+from pydantic import Field
+
+from plc_core.analysis.paper import published
+from plc_core.analysis.statistics import MeanInterval, spearman
+from plc_core.evaluation.agreement import Agreement, agreement, verdicts
+from plc_core.evaluation.contestants import Contestant
+from plc_core.evaluation.judged import SFT, Evaluation
+from plc_core.evaluation.local_judge import local_judge
+from plc_core.evaluation.results import control_text, interval
+from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
+from plc_core.experiments.study import paper_name
+from plc_core.runs import Run
+
+TRAINED = "trained"
+"""The judge that the notebook trains itself, among the names of judges."""
+
+
+class JudgesConfig(ContestConfig):
+    """The parameters of `notebooks/14_judges.ipynb`."""
+
+    methods: list[str] = Field(["rdpo-robust", "gamma-po", "ropo", "plc"], min_length=1)
+    judges: list[str] = Field(["gold", TRAINED], min_length=1)
+    judge: dict[str, Any] = Field(default_factory=lambda: {"seed": 100})  # of RewardModelConfig
+
+
+class Judges(NamedTuple):
+    """The contestants, the configuration with judges by their folders, and the trained judge."""
+
+    entries: list[Contestant]
+    config: JudgesConfig
+    judge: Run | None
+
+
+def judges_setup(config: JudgesConfig) -> Judges:
+    """Train what is missing: the policies, and the judge if its name is among the judges."""
+    variants = {paper_name(name): {"objective": name} for name in config.methods}
+    entries = entries_of(config, variants)
+    if TRAINED not in config.judges:
+        return Judges(entries, config, None)
+    run = local_judge(config.runs_dir, config.make, **config.judge)
+    names = [str(run.path / "model") if name == TRAINED else name for name in config.judges]
+    return Judges(entries, config.model_copy(update={"judges": names}), run)
+
+
+def with_names(evaluation: Evaluation, judge: Run | None) -> Evaluation:
+    """The evaluation with the trained judge called so, and not by its folder."""
+    if judge is None:
+        return evaluation
+    judged = evaluation.judged
+    return replace(evaluation, judged=judged.replace({"judge": {judge.name: TRAINED}}))
+
+
+def judge_accuracy(run: Run) -> str:
+    """What the trained judge gets right, in a sentence."""
+    held_out, pairs = run.info["held_out"], run.info["data"]["train"]
+    right, low, high = (100 * held_out[name] for name in ("accuracy", "low", "high"))
+    return (
+        f"The second judge is a reward model trained on {pairs:,} other pairs with clean labels; "
+        f"on {held_out['n']:,} held-out pairs it is right on {right:.1f} % [{low:.1f}, {high:.1f}]."
+    )
+
+
+def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
+    """The paper's table: single scores and win rates by each judge, and the published numbers.
+
+    One row a method; for each decoding and judge the mean score, the win rate against DPO and
+    against the DPO of like KL; then the KL.
+    """
+    rows: dict[str, dict[tuple[str, str], str]] = {}
+    for method in evaluation.methods:
+        row: dict[tuple[str, str], str] = {}
+        own = table[table["method"] == method]
+        for (decoding, judge), part in own.groupby(["decoding", "judge"], sort=False):
+            head = f"{judge}, {decoding}"
+            row[head, "single"] = interval(part, "reward", "reward_low", "reward_high", 2)
+            row[head, "WR"] = interval(part, "win_rate", "low", "high")
+            row[head, "WR at like KL"] = interval(part, "over", "over_low", "over_high")
+        one = own.drop_duplicates("seed")
+        row["KL, nats", ""] = interval(one, "kl", "kl_low", "kl_high", 2)
+        row["control (KL)", ""] = control_text(own)
+        row["n", ""] = f"{own['n'].iloc[0]:,}"
+        rows[method] = row
+    frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
+    columns = pd.MultiIndex.from_tuples([*frame.columns.to_flat_index()])
+    return frame.set_axis(columns, axis=1).fillna("–")
+
+
+def published_judge() -> pd.DataFrame:
+    """The paper's table of the commercial judge: single scores and win rates."""
+    table = published("commercial_judge")
+    table["benchmark"] = table["benchmark"] + " (n=" + table["n"].astype(str) + ")"
+    wide = table.pivot_table(["single_score", "win_rate"], "method", "benchmark", sort=False)
+    return wide.swaplevel(axis=1).sort_index(axis=1).round(3)
+
+
+def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agreement]]:
+    """How far the first two judges agree on who wins against DPO, and on single answers.
+
+    Returns:
+        A table, a row a method and decoding: raw agreement, kappa, agreement where neither calls a
+        tie, Spearman's correlation of the scores, n; and the agreements themselves.
+    """
+    judged = evaluation.judged
+    first, second = list(dict.fromkeys(judged["judge"]))[:2]
+    rows, found = {}, {}
+    for decoding, part in judged.groupby("decoding", sort=False):
+        for method in [m for m in evaluation.methods if m != SFT and not m.startswith(DPO)]:
+            sides = []
+            for judge in (first, second):
+                scores = part[part["judge"] == judge]
+                named = scores["seed"].astype(str) + scores["benchmark"] + scores["prompt_id"]
+                rewards = scores.set_index(named)
+                own, base = (rewards[rewards["method"] == m]["reward"] for m in (method, DPO))
+                sides.append((verdicts(own, base), own))
+            both = agreement(sides[0][0], sides[1][0])
+            key = f"{method}, {decoding}"
+            found[key] = both
+            correlation = spearman(sides[0][1], sides[1][1].loc[sides[0][1].index])
+            rho = (correlation.rho, correlation.low, correlation.high)
+            rows[(method, str(decoding))] = {
+                "same verdict": _share(both.raw),
+                "Cohen's kappa": _bounds(*both.kappa[:3]),
+                "same winner, no ties": f"{_share(both.decided)} (n={both.decided.n:,})",
+                "Spearman of scores": _bounds(*rho),
+                "n": f"{both.raw.n:,}",
+            }
+    frame = pd.DataFrame(list(rows.values()))
+    index = pd.MultiIndex.from_tuples(list(rows), names=["method", "decoding"])
+    return frame.set_axis(index), found
+
+
+def judges_sentence(table: pd.DataFrame) -> str:
+    """Whether the two judges put PLC-DPO, or the last method, on the same side of 50 %."""
+    method = PLC if PLC in set(table["method"]) else str(table["method"].iloc[-1])
+    parts = []
+    for decoding, part in table[table["method"] == method].groupby("decoding", sort=False):
+        sides = part.groupby("judge", sort=False)[["win_rate", "low", "high"]].mean()
+        said = " and ".join(
+            f"{line['win_rate']:.1f} % [{line['low']:.1f}, {line['high']:.1f}] by {judge}"
+            for judge, line in sides.iterrows()
+        )
+        side = "the same" if len(set(sides["win_rate"] > 50)) == 1 else "another"
+        parts.append(f"{said} in {decoding} decoding ({side} side of 50 %)")
+    return f"Against DPO on the same data {method} wins {'; '.join(parts)}."
+
+
+def _share(value: MeanInterval) -> str:
+    if not value.n:
+        return "n/a"
+    return f"{100 * value.mean:.0f} % [{100 * value.low:.0f}, {100 * value.high:.0f}]"
+
+
+def _bounds(value: float, low: float, high: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"

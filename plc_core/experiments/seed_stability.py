@@ -1,0 +1,105 @@
+"""Three seeds of each method against one seed of DPO, as in the paper, and against their own."""
+
+from __future__ import annotations
+
+import pandas as pd
+from pydantic import Field
+
+from plc_core.analysis.paper import published
+from plc_core.analysis.statistics import MeanInterval, mean_interval
+from plc_core.evaluation.contestants import Contestant
+from plc_core.evaluation.judged import SFT, Evaluation
+from plc_core.evaluation.results import control_text
+from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
+from plc_core.experiments.study import paper_name
+
+
+class SeedConfig(ContestConfig):
+    """The parameters of `notebooks/12_seeds.ipynb`."""
+
+    seeds: list[int] = Field([0, 1, 2], min_length=2)
+    methods: list[str] = Field(["ropo", "plc"], min_length=1)  # objectives beside dpo
+    control_betas: list[float] = Field([0.1])
+
+
+def seed_entries(config: SeedConfig) -> list[Contestant]:
+    """Every method and DPO, one run a seed."""
+    return entries_of(config, {paper_name(name): {"objective": name} for name in config.methods})
+
+
+def against_fixed(evaluation: Evaluation, seed: int) -> pd.DataFrame:
+    """Every seed against the baseline's seed `seed`; also of the baseline's other seeds."""
+    cells = evaluation.cells(baseline_seed=seed)
+    return cells[cells["method"] != SFT]
+
+
+def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Mean ± deviation over seeds, with Student's interval: against one DPO, and the own seed's.
+
+    Args:
+        fixed: of `against_fixed`.
+        table: of `results_of`, where like seeds meet.
+    """
+    paper = published("seeds")
+    rows: dict[str, dict[str, str]] = {}
+    for method in [m for m in table["method"].unique() if m != SFT]:
+        row: dict[str, str] = {}
+        for decoding in table["decoding"].unique():
+            for head, source, value in (
+                ("against DPO of one seed", fixed, "win_rate"),
+                ("against DPO of its seed", table, "win_rate"),
+                ("at like KL", table, "over"),
+            ):
+                own = source[(source["method"] == method) & (source["decoding"] == decoding)]
+                row[f"{decoding}, {head}"] = _spread(own[value])
+        one = table[table["method"] == method].drop_duplicates("seed")
+        row["KL, nats"] = _spread(one["kl"], digits=2)
+        row["control (KL)"] = control_text(one)
+        row["seeds × prompts"] = f"{len(one)} × {one['n'].iloc[0]:,}"
+        for line in paper[paper["method"] == method].itertuples():
+            row[f"paper, {line.benchmark}"] = f"{line.win_rate:.1f} ± {line.sd:.1f}"
+        rows[method] = row
+    frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–").replace("", "–")
+    frame.index.name = "method"
+    return frame
+
+
+def seed_sentence(fixed: pd.DataFrame, table: pd.DataFrame) -> str:
+    """Whether what a method wins against its seed's DPO is larger than what seeds do."""
+    method = PLC if PLC in set(table["method"]) else str(table["method"].iloc[-1])
+    parts = []
+    for decoding, part in table[table["method"] == method].groupby("decoding", sort=False):
+        own, left = mean_interval(part["win_rate"]), mean_interval(part["over"])
+        parts.append(
+            f"{own.mean:.1f} % [{own.low:.1f}, {own.high:.1f}] {decoding} ({_verdict(own)}), and "
+            f"{left.mean:.1f} % [{left.low:.1f}, {left.high:.1f}] against the DPO of like KL "
+            f"({_verdict(left)})"
+        )
+    others = fixed[fixed["method"] == DPO].groupby("decoding", sort=False)["win_rate"].mean()
+    alone = " and ".join(f"{rate:.1f} % {decoding}" for decoding, rate in others.items())
+    return (
+        f"Over {own.n} seeds {method} wins {'; '.join(parts)}: means with Student's 95 % "
+        f"intervals over seeds. DPO's own other seeds win {alone} against its first, which is how "
+        "much one fixed reference decides."
+    )
+
+
+def _verdict(value: MeanInterval) -> str:
+    if value.low > 50:
+        return "more than half beyond the seeds' spread"
+    if value.high < 50:
+        return "less than half beyond the seeds' spread"
+    return "no difference shown"
+
+
+def _spread(values: pd.Series, digits: int = 1) -> str:
+    known = values.dropna()
+    if known.empty:
+        return "–"
+    if len(known) == 1:
+        return f"{known.iloc[0]:.{digits}f} (1 seed)"
+    found = mean_interval(known)
+    return (
+        f"{found.mean:.{digits}f} ± {known.std(ddof=1):.{digits}f} "
+        f"[{found.low:.{digits}f}, {found.high:.{digits}f}]"
+    )

@@ -1,0 +1,391 @@
+"""From runs to the paper's table: made once, read back, and every number found again by hand."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from plc_core import TrainConfig, train
+from plc_core.data import DataError
+from plc_core.evaluation.chain import evaluate_runs
+from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.contestants import Contestant, contestants
+from plc_core.evaluation.policies import ServerPolicy
+from plc_core.evaluation.results import finding, mean_and_worst, nearest_controls, results, shown
+from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.win_rate import JoinError
+from plc_core.files import RunError
+from plc_core.runs import create_run, open_run
+from tests.chat_server import serving
+from tests.paths import ROOT
+
+TINY = {"num_pairs": 64, "batch_pairs": 8, "pairs_per_forward": 8, "flip_rate": 0.3}
+TINY |= {"learning_rate": 2e-3}  # they have to move
+CONFIG = EvaluationConfig(eval_prompts=24)
+METHODS = {
+    "DPO": {"objective": "dpo"},
+    "DPO β=0.1": {"objective": "dpo", "beta": 0.1},
+    "PLC-DPO": {"objective": "plc"},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("runs"))
+    return {
+        method: train(TrainConfig(name=f"run{n}", runs_dir=folder, **TINY, **own))
+        for n, (method, own) in enumerate(METHODS.items())
+    }
+
+
+@pytest.fixture
+def runs(trained, tmp_path):
+    """Copies, so that a test may spoil them."""
+    copies = {}
+    for method, run in trained.items():
+        subprocess.run(["cp", "-r", str(run.path), str(tmp_path / run.name)], check=True)
+        copies[method] = open_run(tmp_path / run.name)
+    return copies
+
+
+@pytest.fixture(scope="module")
+def evaluation(trained):
+    return evaluate_runs(contestants(trained), CONFIG)
+
+
+# ---- every number again --------------------------------------------------------------------------
+
+
+def stored(run, policy, decoding):
+    table = pq.read_table(run.path / "judgements" / "gold-world.parquet").to_pandas()
+    rows = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
+    return rows.set_index("prompt_id")["reward"]
+
+
+def share(own, other):
+    gap = own - other.loc[own.index]
+    return 100 * ((gap > 0).mean() + (gap == 0).mean() / 2)
+
+
+def test_every_number_of_the_table_is_found_again_in_the_stored_judgements(trained, evaluation):
+    """With pandas alone, from the files of the run folders."""
+    table = results(evaluation, ["DPO β=0.1"])
+    kl = {}
+    for method, run in trained.items():
+        answers = pq.read_table(run.path / "generations" / "world.parquet").to_pandas()
+        own = answers[(answers["policy"] == "trained") & (answers["decoding"] == "sampled")]
+        kl[method] = (own["policy_logp"] - own["reference_logp"]).mean()
+    ladder = ["DPO", "DPO β=0.1"]
+    nearest = min(ladder, key=lambda m: abs(np.log(kl[m] / kl["PLC-DPO"])))
+    assert len(table) == 2 * (len(METHODS) + 1)
+    for line in table.to_dict("records"):
+        method, decoding = line["method"], line["decoding"]
+        baseline = stored(trained["DPO"], "trained", decoding)
+        start = stored(trained["DPO"], "reference", decoding)
+        own = start if method == "SFT" else stored(trained[method], "trained", decoding)
+        assert line["n"] == len(own) == 24
+        assert line["reward"] == pytest.approx(own.mean())
+        if method == "DPO":
+            assert np.isnan(line["win_rate"])
+        else:
+            assert line["win_rate"] == pytest.approx(share(own, baseline))
+            assert line["low"] <= line["win_rate"] <= line["high"]
+            assert line["wins"] + line["ties"] + line["losses"] == 24
+        if method == "SFT":
+            assert np.isnan(line["kl"])
+        else:
+            assert line["sft"] == pytest.approx(share(own, start))
+            assert line["kl"] == pytest.approx(kl[method])
+        if method == "PLC-DPO":
+            assert line["control"] == nearest
+            assert line["control_kl"] == pytest.approx(kl[nearest])
+            other = stored(trained[nearest], "trained", decoding)
+            assert line["over"] == pytest.approx(share(own, other))
+        else:
+            assert pd.isna(line["control"])
+
+
+def test_categories_are_cells_and_the_worst_is_one_of_them(trained, evaluation):
+    cells = results(evaluation.by_category(), ["DPO β=0.1"])
+    answers = pq.read_table(trained["DPO"].path / "generations" / "world.parquet").to_pandas()
+    families = answers.drop_duplicates("prompt_id").set_index("prompt_id")["category"]
+    own, base = (stored(trained[m], "trained", "greedy") for m in ("PLC-DPO", "DPO"))
+    rates = {
+        family: share(own.loc[ids], base.loc[ids])
+        for family, ids in families.groupby(families).groups.items()
+    }
+    means = mean_and_worst(cells).set_index(["decoding", "method"])
+    line = means.loc[("greedy", "PLC-DPO")]
+    assert line["cells"] == len(rates) > 1
+    assert line["mean"] == pytest.approx(np.mean(list(rates.values())))
+    assert line["worst"] == pytest.approx(min(rates.values()))
+
+
+def test_the_table_for_a_reader_and_its_sentence_say_the_numbers(evaluation):
+    table = results(evaluation, ["DPO β=0.1"])
+    plc = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "greedy")].iloc[0]
+    text = shown(table)
+    assert text.loc["PLC-DPO", "win % against DPO, greedy"].startswith(f"{plc['win_rate']:.1f} [")
+    assert text.loc["DPO", "win % against DPO, greedy"] == "–"
+    said = text.loc["PLC-DPO", "its control (KL)"]
+    assert said.startswith(f"{plc['control']} ({plc['control_kl']:.2f}")
+    near = abs(plc["control_kl"] - plc["kl"]) <= 0.1 * plc["kl"]
+    assert said.endswith(", not matched)") != near
+    sentence = finding(table, "PLC-DPO")
+    assert f"{plc['win_rate']:.1f} [" in sentence
+    assert f"({plc['control']}, {plc['control_kl']:.2f} nats" in sentence
+
+
+def test_the_nearest_control_is_nearest_by_ratio():
+    lines = [("DPO", 1.0), ("DPO β=0.1", 4.0), ("PLC-DPO", 2.1), ("RSO", 0.0)]
+    kl = pd.DataFrame(lines, columns=["method", "kl"]).assign(dataset="d", model="m", seed=0)
+    chosen = nearest_controls(kl, ["DPO", "DPO β=0.1"])
+    # 2.1 is 1.1 from 1 and 1.9 from 4, but nearer to 4 by ratio; nobody is near 0.
+    assert chosen[["method", "control"]].to_numpy().tolist() == [["PLC-DPO", "DPO β=0.1"]]
+
+
+# ---- nothing twice, and whole again --------------------------------------------------------------
+
+
+def test_a_second_call_makes_nothing_and_reads_the_same(trained, evaluation, monkeypatch):
+    def refuse(*_args, **_options):
+        raise AssertionError("made again")
+
+    for name in ("generate_world", "generate", "load_trained"):
+        monkeypatch.setattr(f"plc_core.evaluation.chain.{name}", refuse)
+    monkeypatch.setattr("plc_core.evaluation.standing.score_generations", refuse)
+    again = evaluate_runs(contestants(trained), CONFIG)
+    pd.testing.assert_frame_equal(again.judged, evaluation.judged)
+    pd.testing.assert_frame_equal(again.log_ratios, evaluation.log_ratios)
+
+
+def test_rows_that_went_missing_are_made_again(runs):
+    entries = contestants(runs)
+    before = evaluate_runs(entries, CONFIG)
+    for folder in ("generations/world", "judgements/gold-world"):
+        path = runs["PLC-DPO"].path / f"{folder}.parquet"
+        pq.write_table(pq.read_table(path).slice(3), path)
+    pd.testing.assert_frame_equal(evaluate_runs(entries, CONFIG).judged, before.judged)
+
+
+FILE = """
+import sys
+from plc_core.evaluation.chain import evaluate_runs
+from plc_core.evaluation.contestants import contestants
+from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation import policies
+from plc_core.runs import open_run
+
+policies.LocalPolicy.__init__.__defaults__ = (4, False)  # small batches, to be killed between
+runs = {name: open_run(path) for name, path in zip(("DPO", "PLC-DPO"), sys.argv[2:])}
+evaluate_runs(contestants(runs), EvaluationConfig(benchmarks=[sys.argv[1]], max_new_tokens=64))
+"""
+
+
+def prompts_file(folder, count=60):
+    from plc_core.evaluation.benchmarks import world_benchmark
+
+    rows = [
+        {"id": p.prompt_id, "prompt": p.turns[0], "category": p.category}
+        for p in world_benchmark(count).prompts
+    ]
+    path = folder / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_a_kill_in_the_middle_loses_what_was_under_way_and_no_more(runs, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PLC_CACHE", str(cache))
+    benchmark = prompts_file(tmp_path)
+    paths = [str(runs[name].path) for name in ("DPO", "PLC-DPO")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FILE, str(benchmark), *paths]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(cache.glob("generations/*/*.parquet")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = sum(pq.read_table(part).num_rows for part in cache.glob("generations/*/*.parquet"))
+    assert kept > 0
+    two = {name: runs[name] for name in ("DPO", "PLC-DPO")}
+    config = EvaluationConfig(benchmarks=[str(benchmark)], max_new_tokens=64)
+    whole = evaluate_runs(contestants(two), config)
+    assert set(results(whole)["n"]) == {60}
+    for folder in cache.glob("generations/*/"):  # nothing was answered twice
+        keys = [key for part in folder.glob("*.parquet") for key in pq.read_table(part)["key"]]
+        assert len(keys) == len(set(keys)) == 60
+
+
+# ---- any benchmark, any policy -------------------------------------------------------------------
+
+
+def test_a_file_of_prompts_gives_the_numbers_of_the_world_and_the_kl(runs, tmp_path):
+    """The world's prompts as a user's file: the same greedy answers, judged by the gold judge."""
+    config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
+    entries = contestants(runs)
+    found = results(evaluate_runs(entries, config))
+    own = results(evaluate_runs(entries, CONFIG))
+    keys = ["method", "decoding"]
+    both = found.merge(own, on=keys, suffixes=("", "_world"))
+    greedy = both[both["decoding"] == "greedy"]
+    assert greedy["reward"].tolist() == greedy["reward_world"].tolist()
+    np.testing.assert_allclose(greedy["win_rate"], greedy["win_rate_world"])
+    known = both[both["method"] != "SFT"]
+    assert known["kl"].notna().all()
+    # Other samples of the same policies, 24 each: near, and not the same.
+    assert (known["kl"] - known["kl_world"]).abs().max() < 3
+
+
+def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
+    from plc_core.evaluation.benchmarks import world_benchmark
+
+    first, second, third = (p.turns[0] for p in world_benchmark(3).prompts)
+    path = tmp_path / "two-turns.jsonl"
+    rows = [{"id": "a", "turns": [first, second]}, {"id": "b", "turns": [third]}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    config = EvaluationConfig(benchmarks=[str(path)], max_new_tokens=64, decodings=["greedy"])
+    with serving("openai", lambda body: ("hope this helps . " * len(body["messages"]), None)) as s:
+        entries = []
+        for method in ("DPO", "PLC-DPO"):
+            run = create_run(tmp_path, method, {"kind": "analysis", "config": {"model": "world"}})
+            policy = ServerPolicy(ChatServer("m", f"{s.url}/v1", "openai"), method)
+            entries.append(Contestant(method, run, policy=policy))
+        evaluation = evaluate_runs(entries, config)
+    scores = entries[1].run.table("judgements/gold-two-turns.parquet")
+    own = scores.set_index(["prompt_id", "turn"])["reward"]
+    assert own["a", 1] != own["a", 2]
+    judged = evaluation.judged.query("method == 'PLC-DPO'").set_index("prompt_id")
+    assert judged["turns"].to_dict() == {"a": 2, "b": 1}
+    assert judged.loc["a", "reward"] == pytest.approx((own["a", 1] + own["a", 2]) / 2)
+    assert judged.loc["b", "reward"] == pytest.approx(own["b", 1])
+    assert evaluation.kl().empty  # nothing was sampled
+
+
+def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
+    prompts = prompts_file(tmp_path, 4)
+    with serving("openai", lambda body: ("then chop it .", None)) as server:
+        run = create_run(tmp_path, "server", {"kind": "analysis", "config": {"model": "world"}})
+        policy = ServerPolicy(ChatServer("m", f"{server.url}/v1", "openai"), "some weights")
+        entries = [*contestants({"DPO": runs["DPO"]}), Contestant("Server", run, policy=policy)]
+        config = EvaluationConfig(benchmarks=[str(prompts)], max_new_tokens=64)
+        table = results(evaluate_runs(entries, config))
+    own = table[table["method"] == "Server"]
+    assert set(own["n"]) == {4}
+    assert own["kl"].isna().all()
+    assert own["control"].isna().all()
+
+
+def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(runs):
+    """A judge that always prefers the longer answer, whichever is shown first."""
+
+    def longer(body):
+        text = body["messages"][-1]["content"]
+        places = [text.index(f"Assistant {name}") for name in "AB"]
+        first, second = text[places[0] : places[1]], text[places[1] :]
+        return ("[[A]]" if len(first.split()) > len(second.split()) else "[[B]]"), None
+
+    with serving("openai", longer) as server:
+        config = EvaluationConfig(
+            eval_prompts=24, decodings=["greedy"], pairwise_judges=[f"openai:m@{server.url}/v1"]
+        )
+        evaluation = evaluate_runs(contestants(runs), config)
+        cells = evaluation.verdict_cells().set_index("method")
+        asked = len(server.requests)
+        evaluate_runs(contestants(runs), config)
+        assert len(server.requests) == asked  # found, not asked again
+    assert list(cells.index) == ["DPO β=0.1", "PLC-DPO"]
+    assert set(cells["n"]) == {24}
+    own, base = (runs[m].table("generations/world.parquet") for m in ("PLC-DPO", "DPO"))
+    sides = [
+        t.query("policy == 'trained' and decoding == 'greedy'").set_index("prompt_id")["response"]
+        for t in (own, base)
+    ]
+    same = (sides[0] == sides[1].loc[sides[0].index]).sum()
+    verdicts = runs["PLC-DPO"].table("judgements/m-world-against-run0.parquet")
+    assert (verdicts["win"] == 0.5).sum() == same
+    assert cells.loc["PLC-DPO", "win_rate"] == pytest.approx(100 * verdicts["win"].mean())
+
+
+# ---- what cannot be compared ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda table: table.slice(2), "2 of 24 are missing"),
+        (lambda table: table.take([0, *range(table.num_rows)]), "1 rows twice"),
+    ],
+)
+def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
+    """Read from files that were spoilt: no table over silently fewer rows."""
+    from plc_core.evaluation.judged import read_evaluation
+
+    evaluate_runs(contestants(runs), CONFIG)
+    path = runs["PLC-DPO"].path / "judgements" / "gold-world.parquet"
+    table = pq.read_table(path)
+    mask = [p == "trained" and d == "greedy" for p, d in zip(
+        table["policy"].to_pylist(), table["decoding"].to_pylist(), strict=True)]  # fmt: skip
+    own = change(table.filter(mask))
+    pq.write_table(own, path)
+    labels = {"world": {"greedy": "greedy"}}
+    with pytest.raises((RunError, JoinError), match=sentence):
+        read_evaluation(contestants(runs), labels, ["gold"], "DPO", {"world": 24}).cells()
+
+
+def test_a_missing_score_is_refused_or_counted(runs):
+    from plc_core.evaluation.judged import read_evaluation
+
+    evaluate_runs(contestants(runs), CONFIG)
+    path = runs["PLC-DPO"].path / "judgements" / "gold-world.parquet"
+    table = pq.read_table(path).to_pandas()
+    spoilt = table.index[(table["policy"] == "trained") & (table["decoding"] == "greedy")][:3]
+    table.loc[spoilt, "reward"] = np.nan
+    table.to_parquet(path)
+    labels = {"world": {"greedy": "greedy"}}
+    read = (contestants(runs), labels, ["gold"], "DPO", {"world": 24}, ())
+    with pytest.raises(JoinError, match=r"method PLC-DPO, seed 0: 3 of 24 rewards are NaN"):
+        read_evaluation(*read).cells()
+    cells = read_evaluation(*read, "common").cells().set_index("method")
+    assert cells.loc["PLC-DPO", "n"] == 21
+    assert "3 without a number; over 21 of 24 prompts" in cells.loc["PLC-DPO", "note"]
+    assert cells.loc["DPO β=0.1", "note"] == ""
+
+
+def test_runs_that_mean_nothing_together_are_a_sentence(runs, tmp_path):
+    with pytest.raises(RunError, match="no runs to compare"):
+        evaluate_runs([], CONFIG)
+    with pytest.raises(RunError, match="PLC-DPO has no DPO beside it on pairs, world, seed 0"):
+        evaluate_runs(contestants({"PLC-DPO": runs["PLC-DPO"]}), CONFIG)
+    entries = contestants(runs)
+    with pytest.raises(RunError, match="DPO is there twice for pairs, world, seed 0"):
+        evaluate_runs([*entries, entries[0]], CONFIG)
+    runs["PLC-DPO"].update_info(data=runs["PLC-DPO"].info["data"] | {"fingerprint": "other"})
+    with pytest.raises(RunError, match="have not the same pairs"):
+        evaluate_runs(contestants(runs), CONFIG)
+    runs["DPO"].update_info(trained_steps=None)
+    with pytest.raises(RunError, match="is not trained to its end"):
+        evaluate_runs(contestants(runs), CONFIG)
+
+
+def test_benchmarks_and_judges_that_are_none_are_a_sentence(runs, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    entries = contestants(runs)
+    with pytest.raises(DataError):
+        evaluate_runs(entries, EvaluationConfig(benchmarks=[str(tmp_path / "empty.jsonl")]))
+    with pytest.raises(RunError, match="have one name"):
+        evaluate_runs(entries, EvaluationConfig(benchmarks=["world", "world"]))
+    with pytest.raises(RunError, match="needs an address"):
+        evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=["openai:some"]))
+    with pytest.raises(RunError, match="two side by side need an LLM judge"):
+        evaluate_runs(entries, EvaluationConfig(eval_prompts=24, pairwise_judges=["gold"]))

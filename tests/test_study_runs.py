@@ -1,0 +1,174 @@
+"""Which runs the studies ask for, and the tables that they make of them; nothing is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from plc_core.analysis import figures
+from plc_core.experiments import hard_pairs, label_noise, self_confirmation, ties
+from plc_core.experiments.hard_pairs import HardPairConfig
+from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
+from plc_core.experiments.self_confirmation import ConfirmationConfig
+from plc_core.experiments.study import keep, open_report, record
+from plc_core.experiments.ties import ExactTieConfig
+from plc_core.files import RunError
+from plc_core.runs import Run
+from tests.test_kl_control import judged
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is asked for, each answered by fake runs; PLC-DPO moves further and wins more."""
+    found: list[dict[str, Any]] = []
+    made: dict[str, Run] = {}
+
+    def trained(config, variants, seeds=None):
+        ready: dict[str, list[Run]] = {}
+        for label, values in variants.items():
+            for seed in seeds or config.seeds:
+                name = "-".join(map(str, [*values.values(), seed])).replace(" ", "")
+                name = "".join(c if c.isalnum() or c in ".-" else "_" for c in f"r{name}")
+                if name not in made:
+                    found.append({**values, "seed": seed})
+                    fake = {k: v for k, v in values.items() if k in ("objective", "beta")}
+                    flips = float(values.get("flip_rate", 0.0))
+                    plc = values["objective"] == "plc"
+                    kl = 2.0 if plc or values.get("beta", 0.2) < 0.2 else 1.0
+                    made[name] = judged(
+                        tmp_path, name, 2 - 2 * flips + plc, kl, seed, flip_rate=flips, **fake
+                    )
+                ready.setdefault(label, []).append(made[name])
+        return ready
+
+    for module in (label_noise, hard_pairs, ties, self_confirmation):
+        monkeypatch.setattr(module, "trained", trained)
+    return found
+
+
+def config(kind: type, tmp_path: Path, **changes: Any) -> Any:
+    return kind(name="report", runs_dir=str(tmp_path), **changes)
+
+
+def test_noise_asks_for_every_rate_and_the_control_of_each(asked, tmp_path: Path) -> None:
+    settings = config(NoiseConfig, tmp_path, rates=[0.1, 0.3], methods=["plc", "ropo"])
+    found = label_noise.noise_runs(settings)
+    plain = {(a["objective"], a["flip_rate"]) for a in asked if "beta" not in a}
+    assert plain == {("dpo", 0.0)} | {(o, r) for o in ("dpo", "plc", "ropo") for r in (0.1, 0.3)}
+    controls = [a for a in asked if "beta" in a]
+    assert {(a["objective"], a["flip_rate"], a["seed"]) for a in controls} == {
+        ("dpo", rate, seed) for rate in (0.1, 0.3) for seed in (0, 1)
+    }
+    assert all(control.matched for control in found.controls.values())
+    assert list(found.runs[0.0]) == ["DPO"]
+    assert list(found.runs[0.3]) == ["DPO", "PLC-DPO", "ROPO", CONTROL]
+    assert "PLC-DPO, η=0.3" in found.named
+
+
+def test_noise_is_measured_against_both_baselines(asked, tmp_path: Path) -> None:
+    found = label_noise.noise_runs(config(NoiseConfig, tmp_path, rates=[0.0, 0.3]))
+    table = label_noise.noise_table(found)
+    keys = table.set_index(["noise_rate", "baseline", "method", "decoding"])["win_rate"]
+    assert keys[0.0, CLEAN, "PLC-DPO", "greedy"] == keys[0.0, SAME, "PLC-DPO", "greedy"]
+    # Noise costs DPO itself against clean DPO, and against itself there is no row.
+    assert keys[0.3, CLEAN, "DPO", "greedy"] < 50
+    assert (0.3, SAME, "DPO", "greedy") not in keys
+    assert keys[0.3, SAME, "PLC-DPO", "sampled"] > 50
+    assert set(table["seeds"]) == {2}
+    said = label_noise.noise_sentence(table, found)
+    assert said.startswith("With 30% of the labels flipped, PLC-DPO wins ")
+    assert "over 2 training seeds and 60 prompts" in said
+    assert "72.3 % on Nectar-60k and 69.5 % on ORPO-mix-40k" in said
+
+
+def test_the_published_noise_is_shown_as_printed() -> None:
+    shown = label_noise.published_noise()
+    row = shown.loc[("same-data DPO", "Nectar-60k, Qwen2.5-7B, mean of 3", "PLC-DPO")]
+    assert row.to_dict() == {"0": "50.0", "0.05": "–", "0.1": "–", "0.2": "56.5", "0.3": "72.3"}
+
+
+def test_a_spotlight_that_is_not_trained_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="'ropo' is none of the methods"):
+        label_noise.noise_runs(config(NoiseConfig, tmp_path, spotlight="ropo"))
+    with pytest.raises(RunError, match="'ropo' is none of the methods"):
+        ties.tie_runs(config(ExactTieConfig, tmp_path, spotlight="ropo"))
+
+
+def test_hard_pairs_are_ranked_by_the_clean_dpo_of_their_seed(asked, tmp_path: Path) -> None:
+    found = hard_pairs.hard_pair_runs(config(HardPairConfig, tmp_path, rates=[0.1], seeds=[0, 1]))
+    hard = [a for a in asked if "margins_run" in a]
+    assert {(a["objective"], a["seed"], a["margins_run"][-1]) for a in hard} == {
+        (objective, seed, str(seed)) for objective in ("plc", "dpo") for seed in (0, 1)
+    }
+    assert list(found) == ["PLC-DPO", "DPO (shadow)"]
+    assert [run.info["config"]["seed"] for run in found["PLC-DPO"][0.1]] == [0, 1]
+
+
+def test_other_readings_of_hard_need_no_ranking(asked, tmp_path: Path) -> None:
+    settings = config(HardPairConfig, tmp_path, rates=[0.1], flips="largest-gap", methods=["plc"])
+    hard_pairs.hard_pair_runs(settings)
+    (only,) = asked
+    assert only == {
+        "objective": "plc", "flip_rate": 0.1, "flips": "largest-gap", "margins_run": None, "seed": 0
+    }  # fmt: skip
+
+
+def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
+    found = ties.tie_runs(config(ExactTieConfig, tmp_path, rates=[0.0, 0.3]))
+    assert {(a["objective"], a["tie_rate"]) for a in asked} == {
+        (objective, rate) for objective in ("dpo", "plc") for rate in (0.0, 0.3)
+    }
+    table = ties.tie_table(found)
+    assert set(table["method"]) == {"PLC-DPO", CONTROL}
+    said = ties.tie_sentence(table, found)
+    assert said.startswith("From 0% to 30% ties the win rate of PLC-DPO against DPO")
+    assert said.endswith("the paper has 58.3 % to 68.5 %.")
+    assert ties.published_ties().loc["PLC-DPO", "30%"] == "68.5"
+    only_noisy = ties.tie_runs(config(ExactTieConfig, tmp_path, rates=[0.3]))
+    with pytest.raises(RunError, match=r"add 0\.0 to the rates"):
+        ties.tie_set_scores(only_noisy, 0.3)
+
+
+def test_the_longer_warm_up_has_a_control_of_its_own(asked, tmp_path: Path) -> None:
+    found = self_confirmation.confirmation_runs(config(ConfirmationConfig, tmp_path))
+    assert list(found.runs) == ["PLC-DPO", "DPO (shadow)", "PLC-DPO, 30% warm-up"]
+    options = [a["objective_options"] for a in asked if "objective_options" in a]
+    assert options == [{"warmup": 0.3}] * 2
+    # The first control serves the second as well, as both moved as far.
+    assert len([a for a in asked if "beta" in a]) == 2
+    table = self_confirmation.confirmation_win_rates(found)
+    beta = found.controls[0].beta
+    assert table.groupby("method").size().to_dict() == {
+        f"{CONTROL}, β={beta:g}": 2, "PLC-DPO": 2, "PLC-DPO, 30% warm-up": 2
+    }  # fmt: skip
+
+
+def test_a_report_keeps_its_runs_and_tables(asked, tmp_path: Path) -> None:
+    settings = config(NoiseConfig, tmp_path, rates=[0.3])
+    report = open_report(settings)
+    found = label_noise.noise_runs(settings)
+    record(report, found.named)
+    table = label_noise.noise_table(found)
+    keep(report, win_rates=table)
+    assert report.info["runs"]["DPO, η=0.3"] == [run.name for run in found.runs[0.3]["DPO"]]
+    kept = pd.read_csv(report.path / "tables" / "win-rates.csv")
+    pd.testing.assert_frame_equal(kept, table, check_dtype=False)
+    # A second report of the name replaces the first.
+    assert open_report(settings).path == report.path
+
+
+def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> None:
+    found = label_noise.noise_runs(config(NoiseConfig, tmp_path, rates=[0.0, 0.3]))
+    table = label_noise.noise_table(found)
+    lines = figures.win_rates_by_dose(table[table["baseline"] == SAME], "noise_rate", "η", CONTROL)
+    shown = [trace.name for trace in lines.data if trace.showlegend]
+    assert shown == ["PLC-DPO", CONTROL]
+    rows = table[(table["baseline"] == CLEAN) & (table["method"] != CONTROL)]
+    radar = figures.win_rate_radar(rows, "noise_rate", {0.3: "much"})
+    # DPO is no method at η = 0, where it is the baseline, and yet has its place in the legend.
+    assert sorted(trace.name for trace in radar.data if trace.showlegend) == ["DPO", "PLC-DPO"]
+    assert [title.text for title in radar.layout.annotations] == ["0.0", "much"]
+    first = radar.data[0]
+    assert first.r[0] == first.r[-1]
+    assert set(first.theta) == {"all prompts<br>greedy", "all prompts<br>sampled"}
