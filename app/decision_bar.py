@@ -26,6 +26,7 @@ MEANS = {
     "drop": "The export leaves the pair out",
 }
 MOST_TO_DOWNLOAD = 50_000_000
+_EXPORTED = "exported"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,10 @@ def decision_bar(run: Run, pair_id: str, said: Decision | None, around: Steps) -
 
 def export_box(run: Run) -> None:
     """Write the cleaned dataset, and say what is in it."""
-    with st.popover("Export cleaned data", icon=":material/ios_share:", width="stretch"):
+    box = st.popover(
+        "Export cleaned data", icon=":material/ios_share:", width="stretch", key="export_box"
+    )
+    with box:
         form = st.radio("Format", ["parquet", "jsonl"], horizontal=True, key="export_format")
         undecided = st.checkbox("With pairs that nothing was decided on", True, key="export_all")
         if st.button("Write the file", key="export_go", type="primary"):
@@ -144,13 +148,16 @@ def export_box(run: Run) -> None:
                 return
             bar.empty()
             said = ", ".join(f"{name} {n:,}" for name, n in counts.items())
-            st.success(f"Written: {said}.")
+            st.session_state[_EXPORTED] = run.name, path, f"Written: {said}."
+        name, path, said = st.session_state.get(_EXPORTED, ("", None, ""))
+        if name == run.name and path.is_file():
+            st.success(said)
             st.code(str(path), language=None)
             st.caption("Read it with `plc_core.load_pairs`. It lies below the run's folder.")
             if path.stat().st_size <= MOST_TO_DOWNLOAD:
                 st.download_button(
                     "Download",
-                    path.read_bytes(),
+                    path.read_bytes,
                     path.name,
                     key="export_download",
                     on_click="ignore",

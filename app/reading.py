@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import streamlit as st
@@ -31,7 +31,7 @@ LIVE_SECONDS = 20.0
 """The visits of a run that goes on are read again after so long."""
 
 _SAME_SECONDS = 3.0
-_read: dict[Path, tuple[float, Digest]] = {}
+_read: dict[str, Any] = {}  # the digest that was read last
 
 CURVE_POINTS = 1_000
 """Steps of a run that are drawn or compared; a longer run is thinned evenly."""
@@ -97,9 +97,10 @@ def read_digest(run: Run) -> Digest:
         if last and time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
             return last
     # Ten thousand files take a while to look at, and a person's clicks come close together.
-    when, last_read = _read.get(run.path, (0.0, None))
-    if last_read is not None and time.monotonic() - when < _SAME_SECONDS:
-        return last_read
+    seen = _seen(run)
+    known = seen is not None and seen == _read.get("seen")
+    if known and time.monotonic() - _read["when"] < _SAME_SECONDS:
+        return cast(Digest, _read["digest"])
     bar = st.empty()
 
     def tell(done: int, total: int) -> None:
@@ -109,9 +110,17 @@ def read_digest(run: Run) -> Digest:
 
     found = digest(run, tell)
     bar.empty()
-    _read.clear()  # the last run that was looked at is enough
-    _read[run.path] = time.monotonic(), found
+    _read.update(seen=seen, when=time.monotonic(), digest=found)
     return found
+
+
+def _seen(run: Run) -> tuple[Any, ...] | None:
+    """What changes when a file of pairs or visits is added, replaced or taken away."""
+    try:
+        files = [(run.path / name).stat() for name in ("pairs.parquet", "visits")]
+    except OSError:
+        return None
+    return run.path, *((state.st_mtime_ns, state.st_ino) for state in files)
 
 
 def is_live(run: Run) -> bool:

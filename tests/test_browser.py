@@ -103,6 +103,14 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     # Export, and read the cleaned pairs back.
     page.get_by_text("Export cleaned data").click()
     page.get_by_role("button", name="Write the file").click()
+    settled()
+    written = runs / "newer" / "decisions" / "cleaned.json"
+    for _ in range(100):
+        if written.exists():
+            break
+        page.wait_for_timeout(200)
+    if not page.get_by_text("Written: keep 0, flip 1").is_visible():
+        page.get_by_text("Export cleaned data").click()
     expect(page.get_by_text("Written: keep 0, flip 1")).to_be_visible()
     cleaned = load_pairs(runs / "newer" / "decisions" / "cleaned.parquet")
     assert len(cleaned) == 200
