@@ -1,12 +1,23 @@
-"""What every page is built from: a chart with its reading guide, and dates as ages."""
+"""What every page is built from: a card with a chart and its guide, and dates as ages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
+
+STYLE = """<style>
+.block-container {padding: 4.1rem 2.2rem 4rem}
+h1 {padding: .2rem 0 .35rem !important}
+[data-testid="stCaptionContainer"] p {line-height: 1.45}
+[data-testid="stMetricLabel"] p {font-size: .8rem}
+[data-testid="stVerticalBlock"] {gap: .7rem}
+</style>"""
+"""More of a laptop's screen for the data than Streamlit leaves."""
 
 
 @dataclass(frozen=True)
@@ -18,21 +29,76 @@ class Guide:
     silent: str
 
 
-def chart(figure: go.Figure, guide: Guide, key: str) -> None:
-    """`figure` with its guide beside it."""
-    left, right = st.columns([0.76, 0.24], gap="medium")
-    with left:
-        st.plotly_chart(figure, key=key, config={"displaylogo": False, "displayModeBar": False})
-    with right:
-        explain(guide)
+def chart(
+    title: str,
+    figure: go.Figure,
+    guide: Guide,
+    key: str,
+    *,
+    beside: bool = False,
+    clicked: Callable[[str], None] | None = None,
+) -> None:
+    """A card with `figure` and its guide, below it or beside it.
+
+    `clicked` is called with the key when a point was clicked.
+    """
+    with st.container(border=True, height="stretch"):
+        heading(title)
+        if beside:
+            left, right = st.columns([0.76, 0.24], gap="medium")
+        else:
+            left = right = st.container()
+        with left:
+            _draw(title, figure, key, clicked)
+        with right:
+            explain(guide, stacked=beside)
 
 
-def explain(guide: Guide) -> None:
+def page_title(title: str, question: str) -> None:
+    """A page's title and, beside it, the question that the page answers."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        st.title(title, anchor=False, width="content")
+        st.caption(question, width="content")
+
+
+def heading(title: str) -> None:
+    """The title of a card."""
+    st.markdown(f"**{title}**")
+
+
+def explain(guide: Guide, stacked: bool = True) -> None:
     """The guide's three sentences, small."""
+    between = "\n\n" if stacked else "  \n"
     st.caption(
-        f"**How to read this**  \n{guide.shows}\n\n**Healthy**  \n{guide.healthy}\n\n"
-        f"**It does not say**  \n{guide.silent}"
+        f"**How to read this**{'  ' + chr(10) if stacked else ' · '}{guide.shows}{between}"
+        f"**Healthy** · {guide.healthy}{between}**It does not say** · {guide.silent}"
     )
+
+
+def _draw(title: str, figure: go.Figure, key: str, clicked: Callable[[str], None] | None) -> None:
+    config = {"displaylogo": False, "displayModeBar": False}
+    if clicked is None:
+        st.plotly_chart(figure, key=key, config=config, alt=title)
+        return
+
+    def on_select() -> None:
+        clicked(key)
+
+    st.plotly_chart(
+        figure, key=key, config=config, alt=title, on_select=on_select, selection_mode="points"
+    )
+
+
+def table(frame: pd.DataFrame, key: str, **columns: object) -> None:
+    """A small table of numbers, as high as its rows."""
+    st.dataframe(
+        frame, key=key, hide_index=True, height="content", placeholder="–", column_config=columns
+    )
+
+
+def number(form: str = "%.3f", label: str | None = None) -> object:
+    """The column of a number."""
+    return st.column_config.NumberColumn(label, format=form)
 
 
 def moment(when: str | None) -> str:

@@ -1,25 +1,33 @@
 """The inspector: `streamlit run app/inspector.py -- --runs runs` (or PLC_RUNS=runs).
 
-It reads run folders below that directory and writes nothing. Pages draw what
-`plc_core.analysis` computes; no statistic is made here.
+It reads run folders below that directory, and writes a person's decisions into them and nothing
+else. Pages draw what `plc_core.analysis` computes; no statistic is made here.
 """
 
 import streamlit as st
+from elements import STYLE
 from reading import runs_root
-from selection import restore
+from selection import follow_click, restore
 
 from plc_core.listing import list_runs
 
-st.set_page_config(page_title="PLC-DPO inspector", layout="wide")
+st.set_page_config(page_title="PLC-DPO inspector", page_icon=":material/explore:", layout="wide")
 page = st.navigation(
     [
         st.Page("views/runs.py", title="Runs", default=True),
+        st.Page("views/routing.py", title="Routing", url_path="routing"),
         st.Page("views/pairs.py", title="Pairs", url_path="pairs"),
         st.Page("views/ties.py", title="Ties", url_path="ties"),
+        st.Page("views/people.py", title="Human disagreement", url_path="people"),
+        st.Page("views/corruption.py", title="Corruption", url_path="corruption"),
+        st.Page("views/tests.py", title="Tests", url_path="tests"),
+        st.Page("views/wins.py", title="Win rates", url_path="wins"),
     ],
     position="top",
 )
+st.html(STYLE)
 restore()
+follow_click()
 root = runs_root()
 if list_runs(root):
     page.run()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Mapping
 from difflib import SequenceMatcher
 from html import escape
 from typing import NamedTuple
 
+from plc_core.analysis.figures.style import STATE_COLOURS
+
 MOST_WORDS = 1500
 """Longer answers are shown unmarked: comparing words takes time with the product of the lengths."""
+
+MOST_CHARACTERS = 20_000
+"""Of longer answers this much is shown at first."""
 
 LEAST_SHARED = 0.3
 """Answers that share less of their words in order are shown unmarked: nearly all would be."""
@@ -23,6 +29,12 @@ STYLE = """<style>
 .plc-role {font-size: .8rem; opacity: .7; margin: .5rem 0 .15rem}
 .plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;
   border: 1px solid rgba(128,128,128,.5); padding: 0 .15rem}
+.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1.25rem}
+.plc-line span {font-size: .78rem; opacity: .7}
+.plc-line b {font-size: 1.02rem; font-weight: 600; font-variant-numeric: tabular-nums}
+.plc-q {display: flex; width: 11rem; height: .7rem; border-radius: .35rem; overflow: hidden;
+  gap: 2px}
+.plc-prompt {max-height: 13rem; overflow-y: auto}
 .plc-none {opacity: .6; font-style: italic}
 </style>"""
 
@@ -54,17 +66,50 @@ def turn(role: str, text: str) -> str:
     return f'<div class="plc-role">{literal(role)}</div>{block(literal(text) or _none("empty"))}'
 
 
+def numbers_line(shown: Mapping[str, str], q: Mapping[str, float]) -> str:
+    """Named numbers in a line, after a bar of the three routing weights with their values."""
+    bar = "".join(
+        f'<i style="width:{100 * value:.2f}%;background:{STATE_COLOURS[state]}"></i>'
+        for state, value in q.items()
+    )
+    items = [
+        f'<div><span style="color:{STATE_COLOURS[state]};opacity:1">q_{state}</span> '
+        f"<b>{value:.3f}</b></div>"
+        for state, value in q.items()
+    ]
+    items += [
+        f"<div><span>{literal(name)}</span> <b>{literal(value)}</b></div>"
+        for name, value in shown.items()
+    ]
+    said = ", ".join(f"q_{state} {value:.3f}" for state, value in q.items())
+    box = f'<div class="plc-q" role="img" aria-label="{said}">{bar}</div>' if q else ""
+    return f'<div class="plc-line">{box}{"".join(items)}</div>'
+
+
 class Marked(NamedTuple):
-    """Both answers as boxes, and a sentence that says what is marked in them or why nothing is."""
+    """Both answers as boxes, and a sentence that says what is marked in them or why nothing is.
+
+    `cut` says whether an answer is shown up to `MOST_CHARACTERS` only.
+    """
 
     chosen: str
     rejected: str
     note: str
+    cut: bool = False
 
 
-def marked(chosen: str | None, rejected: str | None) -> Marked:
-    """Both answers; words that the other one lacks at that place are marked."""
+def marked(chosen: str | None, rejected: str | None, whole: bool = True) -> Marked:
+    """Both answers; words that the other one lacks at that place are marked.
+
+    Unless `whole`, a browser is spared what of a very long answer nobody reads.
+    """
+    long = any(len(text or "") > MOST_CHARACTERS for text in (chosen, rejected))
+    if long and not whole:
+        boxes = (block(_shortened(text)) for text in (chosen, rejected))
+        return Marked(*boxes, "No difference is highlighted in answers this long.", cut=True)
     unmarked = block(_plain(chosen)), block(_plain(rejected))
+    if long:
+        return Marked(*unmarked, "No difference is highlighted in answers this long.", cut=True)
     lengths = [len((text or "").split()) for text in (chosen, rejected)]
     if not (chosen and rejected and min(lengths)):
         return Marked(*unmarked, "No difference is highlighted, as an answer is empty.")
@@ -107,6 +152,13 @@ def _plain(text: str | None) -> str:
     if not text:
         return _none("empty")
     return literal(text) if text.strip() else literal(text) + _none("only white space")
+
+
+def _shortened(text: str | None) -> str:
+    if text is None or len(text) <= MOST_CHARACTERS:
+        return _plain(text)
+    rest = len(text) - MOST_CHARACTERS
+    return literal(text[:MOST_CHARACTERS]) + _none(f"{rest:,} more characters")
 
 
 def _code(character: str) -> str:

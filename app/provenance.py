@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from marking import plain
-from selection import kept
+from state import FLAG, kept
 
 from plc_core.runs import Run
 
@@ -34,7 +34,7 @@ def provenance(runs: Mapping[str, Run]) -> None:
         for sentence in unlike(list(flat.values())):
             st.warning(sentence)
         differs = table.ne(table.iloc[:, 0], axis="index").any(axis="columns")
-        if st.toggle("Only what differs", key=kept("provenance_differences", True)):
+        if st.toggle("Only what differs", key=kept("differences", True, FLAG)):
             table = table[differs]
     st.dataframe(table.reset_index(), key="provenance", hide_index=True, height="content")
 

@@ -1,26 +1,46 @@
-"""Reads of run folders: below the runs directory only, cached until a file changes."""
+"""Reads of run folders: below the runs directory only, and never a whole table in the session."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 import pandas as pd
 import streamlit as st
 from listing import WITHOUT_PAIRS, refuse_links
 from marking import plain
 
-from plc_core.analysis import audit
+from plc_core.analysis.inspection.digest import Digest, digest, newest
+from plc_core.analysis.inspection.queries import columns
+from plc_core.analysis.inspection.steps import thinned
+from plc_core.files import read_table
 from plc_core.runs import Run, RunError, open_run, resolve
 
-Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
+logger = logging.getLogger(__name__)
 
-VISIT_NUMBERS = ("margin", "z", "q_clean", "q_flip", "q_tie", "confidence", "weight")
+LIVE = ("queued", "running")
+
+LIVE_SECONDS = 20.0
+"""The visits of a run that goes on are read again after so long."""
+
+_SAME_SECONDS = 3.0
+_read: dict[str, Any] = {}  # the digest that was read last
+
+CURVE_POINTS = 1_000
+"""Steps of a run that are drawn or compared; a longer run is thinned evenly."""
+
+AUDITED = (
+    *("source", "oracle_state", "flipped", "injected_tie"),
+    *("score_chosen", "score_rejected", "last_step"),
+    *("margin", "z", "q_clean", "q_flip", "q_tie", "weight"),
+)
 
 
 def runs_root() -> Path:
@@ -33,7 +53,9 @@ def runs_root() -> Path:
 def open_below(root: Path, name: str) -> Run:
     """The run `name` below `root`; RunError for a broken one and for one that leads elsewhere."""
     path = resolve(root, name)
-    refuse_links(path, _files(path))
+    names = ("run.json", "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet")
+    names += ("visits", "judgements", "generations", "scores", "decisions")
+    refuse_links(path, [path / name for name in names])
     return open_run(path)
 
 
@@ -58,59 +80,102 @@ def shown_errors(name: str) -> Iterator[None]:
     except (RunError, ValueError, OSError) as error:
         st.warning(f"The run {plain(name)} cannot be shown here. {plain(str(error))}")
     except Exception as error:  # files of another's making may hold anything
+        # Streamlit stops and reruns a script by exceptions of its own.
+        if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
+            raise
+        logger.exception("The run %r cannot be shown", name)
         st.warning(
             f"The run {plain(name)} cannot be shown here: its files are not as a run writes them "
             f"({plain(type(error).__name__)}: {plain(str(error))})."
         )
 
 
+def read_digest(run: Run) -> Digest:
+    """The pairs of the run with what its visits say; a bar is shown while many files are read."""
+    if is_live(run):
+        last = newest(run)
+        if last and time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
+            return last
+    # Ten thousand files take a while to look at, and a person's clicks come close together.
+    seen = _seen(run)
+    known = seen is not None and seen == _read.get("seen")
+    if known and time.monotonic() - _read["when"] < _SAME_SECONDS:
+        return cast(Digest, _read["digest"])
+    bar = st.empty()
+
+    def tell(done: int, total: int) -> None:
+        if total > 1_000:
+            text = f"Reading the visits once: {done:,} of {total:,} files"
+            bar.progress(done / total, text=text)
+
+    found = digest(run, tell)
+    bar.empty()
+    _read.update(seen=seen, when=time.monotonic(), digest=found)
+    return found
+
+
+def _seen(run: Run) -> tuple[Any, ...] | None:
+    """What changes when a file of pairs or visits is added, replaced or taken away."""
+    try:
+        files = [(run.path / name).stat() for name in ("pairs.parquet", "visits")]
+    except OSError:
+        return None
+    return run.path, *((state.st_mtime_ns, state.st_ino) for state in files)
+
+
+def is_live(run: Run) -> bool:
+    """Whether the run goes on; a run without a readable status does not."""
+    with contextlib.suppress(RunError):
+        return run.status.get("state") in LIVE
+    return False
+
+
+def config_of(run: Run) -> dict[str, Any]:
+    """The run's parameters; empty where run.json holds something else there."""
+    config = run.info.get("config")
+    return config if isinstance(config, dict) else {}
+
+
 def metrics(run: Run) -> pd.DataFrame:
-    """The run's metrics, one row an optimizer step."""
-    return _metrics(str(run.path), _stamp(run))
+    """The run's metrics, one row an optimizer step, thinned evenly where there are very many."""
+    path = run.path / "metrics.parquet"
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return pd.DataFrame()
+    return _metrics(str(path), state.st_mtime_ns, state.st_size)
 
 
-def joined(run: Run) -> pd.DataFrame:
-    """One row a pair: scores and markers beside the last visit's numbers; no texts."""
-    return _joined(str(run.path), _stamp(run))
+@st.cache_data(max_entries=32, show_spinner=False)
+def _metrics(path: str, changed: int, size: int) -> pd.DataFrame:
+    return thinned(path, CURVE_POINTS)
 
 
-def tables(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Visits (numbers only) and pairs (no texts), as the audit takes them."""
-    return _tables(str(run.path), _stamp(run))
+def audit_tables(found: Digest, names: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Visits and pairs as the audit takes them, of each pair the last visit only.
+
+    Every table of the audit rests on last visits, so its numbers are those of all visits. For a
+    moment they take memory by the number of pairs: keep what is made of them, not them. Without
+    `names` pairs are known by their place: of a million pairs that is ten times quicker, and
+    only the slices of score gaps ask for the ids themselves.
+    """
+    table = columns(found, [*(("pair_id",) if names else ("row",)), *AUDITED])
+    table = table.rename(columns={"row": "pair_id"})
+    numbers = ["margin", "z", "q_clean", "q_flip", "q_tie", "weight"]
+    visits = table.reindex(columns=["pair_id", "last_step", *numbers])
+    visits = visits.rename(columns={"last_step": "step"})
+    visits = visits[table["last_step"] >= 0].reset_index(drop=True)
+    pairs = table.drop(columns=[name for name in ("last_step", *numbers) if name in table])
+    return visits, pairs
 
 
-def pair_visits(run: Run, pair_id: str) -> pd.DataFrame:
-    """All visits of one pair."""
-    return run.visits(pair_id=pair_id)
+def probes(run: Run) -> list[str]:
+    """The probes that the run's policy was scored on, by name."""
+    return sorted(path.stem for path in (run.path / "scores").glob("[!.]*.parquet"))
 
 
-@st.cache_data(max_entries=16, show_spinner=False)
-def _metrics(path: str, stamp: Stamp) -> pd.DataFrame:
-    return open_run(path).metrics()
-
-
-@st.cache_data(max_entries=4, show_spinner="Reading the pairs …")
-def _joined(path: str, stamp: Stamp) -> pd.DataFrame:
-    visits, pairs = _tables(path, stamp)
-    return audit.join_last_visits(visits, pairs)
-
-
-@st.cache_data(max_entries=4, show_spinner="Reading the pairs …")
-def _tables(path: str, stamp: Stamp) -> tuple[pd.DataFrame, pd.DataFrame]:
-    run = open_run(path)
-    return run.visits(columns=["pair_id", "step", *VISIT_NUMBERS]), run.pairs()
-
-
-def _files(path: Path) -> list[Path]:
-    names = ("run.json", "status.json", "metrics.parquet", "pairs.parquet", "visits")
-    return [path / name for name in names] + sorted((path / "visits").glob("*.parquet"))
-
-
-def _stamp(run: Run) -> Stamp:
-    """What changes when a file of the run does; it keys the caches."""
-    found: list[tuple[str, int, int]] = []
-    for file in _files(run.path):
-        with contextlib.suppress(OSError):
-            state: Any = file.stat()
-            found.append((file.name, state.st_mtime_ns, state.st_size))
-    return tuple(found)
+def probe_scores(run: Run, name: str) -> pd.DataFrame:
+    """The zero-shot routing of a probe; RunError where its file leads elsewhere."""
+    path = run.path / "scores" / f"{name}.parquet"
+    refuse_links(run.path, [path])
+    return read_table(path).to_pandas()

@@ -11,14 +11,14 @@ import streamlit as st
 from elements import age, moment
 from listing import ANALYSIS, listed, report_of
 from marking import plain
-from reading import runs_root
-from selection import choose_runs, kept, select_rows, selected_rows
+from reading import LIVE, runs_root
+from selection import choose_runs, select_rows, selected_rows
+from state import TEXT, TEXTS, kept
 
 from plc_core.files import RunError
 from plc_core.listing import RunSummary
 from plc_core.runs import open_run
 
-LIVE = ("queued", "running")
 TALLEST_TABLE = 8
 
 
@@ -26,11 +26,10 @@ def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """The runs that match the words and states of the two filters, which are drawn here."""
     left, right = st.columns([0.4, 0.6], vertical_alignment="bottom")
     words = left.text_input(
-        "Filter", key=kept("runs_filter"), placeholder="name, objective, recipe …"
+        "Filter", key=kept("filter", "", TEXT), placeholder="name, objective, recipe …"
     )
     states = sorted({_state(run) for run in runs})
-    key = kept("runs_states")
-    st.session_state[key] = [s for s in st.session_state.get(key, []) if s in states]
+    key = kept("states", [], TEXTS, states)
     picked = right.pills("State", states, selection_mode="multi", key=key)
     return [
         run
@@ -43,12 +42,10 @@ def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     ]
 
 
-def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
-    """A row a run; its check boxes are the selection."""
-    names = [run.name for run in runs]
+def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
     table = pd.DataFrame(
         {
-            "run": names,
+            "run": [run.name for run in runs],
             "state": [_state(run) for run in runs],
             "progress": [_percent(run) for run in runs],
             "objective": _texts(runs, "objective"),
@@ -63,6 +60,27 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
     remarks = [run.problem or run.reason or "" for run in runs]
     if any(remarks):
         table["remark"] = remarks
+    return table
+
+
+def runs_csv(runs: Sequence[RunSummary]) -> None:
+    """One button: the listed runs with all their parameters as CSV."""
+
+    def text() -> str:
+        configs = pd.DataFrame([{str(k): v for k, v in run.config.items()} for run in runs])
+        return pd.concat([_listing(runs), configs.add_prefix("config.")], axis=1).to_csv(
+            index=False
+        )
+
+    st.download_button(
+        "CSV of these runs", text, "runs.csv", key="runs_csv", on_click="ignore", width="stretch"
+    )
+
+
+def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
+    """A row a run; its check boxes are the selection."""
+    names = [run.name for run in runs]
+    table = _listing(runs)
     key = "runs_table"
 
     def selected() -> None:
@@ -78,7 +96,7 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
         table,
         key=key,
         hide_index=True,
-        height="content" if len(runs) <= TALLEST_TABLE else 330,
+        height="content" if len(runs) <= TALLEST_TABLE else 300,
         on_select=selected,
         selection_mode="multi-row",
         placeholder="",

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlencode
+from typing import Any
 
 import streamlit as st
+from elements import page_title
 from listing import default_run, listed, training_runs
 from reading import runs_root
+from state import keep_alive
 
-_KEPT = "kept"
+PAIRS_PAGE = "views/pairs.py"
+_GO = "go_to_pair"
 
 
 def restore() -> None:
-    """Take the selection from the URL, or put it back after a page switch, which clears the URL.
-
-    Widgets whose page is not shown would lose their values; naming them again keeps them.
-    """
+    """Take the selection from the URL, or put it back after a page switch, which clears the URL."""
     for key in ("run", "pair"):
         given = st.query_params.get_all(key)
         if given:
             st.session_state[f"chosen_{key}"] = given
         elif stored := st.session_state.get(f"chosen_{key}"):
             st.query_params[key] = stored
-    for name in list(st.session_state):
-        if str(name).startswith(_KEPT):
-            st.session_state[name] = st.session_state[name]
-
-
-def kept(name: str, default: object = None) -> str:
-    """The key of a filter widget that keeps its value while another page is shown.
-
-    A `default` is set here and not in the widget: Streamlit warns of values from both.
-    """
-    key = f"{_KEPT}_{name}"
-    if default is not None:
-        st.session_state.setdefault(key, default)
-    return key
+    keep_alive()
 
 
 def chosen_runs(root: Path) -> list[str]:
-    """The chosen runs, the first being the one that Pairs and Ties show.
+    """The chosen runs, the first being the one that the other pages show.
 
     At first it is the default one, which stays when another run starts later.
     """
-    if "chosen_run" not in st.session_state:
-        _choose_default(root)
+    if "chosen_run" not in st.session_state and (name := default_run(root)):
+        choose_runs([name])
     return list(st.session_state.get("chosen_run", []))
 
 
@@ -57,7 +44,7 @@ def choose_runs(names: list[str]) -> None:
 def chosen_pair() -> str | None:
     """The id of the chosen pair."""
     stored = st.session_state.get("chosen_pair")
-    return stored[0] if stored else None
+    return stored[-1] if stored else None
 
 
 def choose_pair(pair_id: str) -> None:
@@ -65,17 +52,11 @@ def choose_pair(pair_id: str) -> None:
     _store("pair", [pair_id])
 
 
-def permalink(run: str, pair_id: str) -> str:
-    """The address that shows this pair of this run."""
-    base = (st.context.url or "").rstrip("/")
-    page = "" if base.endswith("/pairs") else "/pairs"
-    return f"{base}{page}?{urlencode({'run': run, 'pair': pair_id})}"
-
-
-def head(title: str) -> tuple[Path, str] | None:
-    """A page's title and its run picker; the runs directory and the chosen run, if there is one."""
-    left, right = st.columns([0.65, 0.35], vertical_alignment="bottom")
-    left.title(title)
+def head(title: str, question: str) -> tuple[Path, str] | None:
+    """A page's title, the question it answers, and its run picker; directory and chosen run."""
+    left, right = st.columns([0.7, 0.3], vertical_alignment="bottom")
+    with left:
+        page_title(title, question)
     root = runs_root()
     with right:
         name = pick_run(root)
@@ -88,8 +69,6 @@ def head(title: str) -> tuple[Path, str] | None:
 def pick_run(root: Path) -> str | None:
     """A select box with every run below `root` but the analyses; the name of the chosen one."""
     names = [run.name for run in training_runs(listed(root))]
-    if not chosen_runs(root):
-        _choose_default(root)
     chosen = chosen_runs(root)
     current = chosen[0] if chosen else None
     # A run that the URL names and the directory lacks stays in the list: the page says so.
@@ -100,7 +79,7 @@ def pick_run(root: Path) -> str | None:
         picked = st.session_state["run_picker"]
         choose_runs([picked, *(name for name in chosen[1:] if name != picked)])
 
-    st.selectbox("Run", options, key="run_picker", on_change=changed)
+    st.selectbox("Run", options, key="run_picker", on_change=changed, label_visibility="collapsed")
     return current
 
 
@@ -116,9 +95,29 @@ def selected_rows(key: str) -> list[int]:
     return list(st.session_state[key]["selection"]["rows"])
 
 
-def _choose_default(root: Path) -> None:
-    if name := default_run(root):
-        choose_runs([name])
+def point_clicked(key: str) -> None:
+    """Choose the pair of the point that was clicked in the chart `key`, and open it."""
+    points: list[dict[str, Any]] = st.session_state[key]["selection"]["points"]
+    for point in points:
+        named = point.get("customdata")
+        # Streamlit gives the data of a point as a list, or as a mapping by place.
+        first = named.get("0") if isinstance(named, dict) else (named or [None])[0]
+        if isinstance(first, str):
+            choose_pair(first)
+            st.session_state[_GO] = True
+            return
+
+
+def follow_click() -> None:
+    """Go to the page of pairs where a point was just clicked."""
+    if st.session_state.pop(_GO, False):
+        st.switch_page(
+            PAIRS_PAGE,
+            query_params={
+                "run": st.session_state.get("chosen_run", []),
+                "pair": st.session_state["chosen_pair"],
+            },
+        )
 
 
 def _store(key: str, values: list[str]) -> None:

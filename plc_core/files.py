@@ -72,10 +72,10 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Replace `path` atomically with `table` as Parquet."""
+def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) -> None:
+    """Replace `path` atomically with `table` as Parquet, in row groups of at most that many."""
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd", row_group_size=rows_a_group)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,9 @@ UNSTARTED = "unstarted"
 TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
 """Columns of pairs.parquet that are read for the pair on the screen only."""
 
+PAIRS_A_GROUP = 2_000
+"""Rows of a row group of pairs.parquet: what is decoded to show the texts of one pair."""
+
 VISITS_SCHEMA = pa.schema(
     [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
     + [
@@ -222,7 +225,7 @@ class Run:
 
     def write_pairs(self, table: pa.Table) -> None:
         """Write pairs.parquet."""
-        write_table(self.path / "pairs.parquet", table)
+        write_table(self.path / "pairs.parquet", table, PAIRS_A_GROUP)
 
     def write_findings(self, table: pa.Table) -> None:
         """Write findings.parquet."""

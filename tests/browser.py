@@ -39,14 +39,19 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def inspector(runs: Path) -> Iterator[str]:
-    """The address of an inspector of `runs` on a free loopback port, while the context lasts."""
+def inspector(runs: Path, **environment: str) -> Iterator[str]:
+    """The address of an inspector of `runs` on a free loopback port, while the context lasts.
+
+    `environment` is set for its process.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "app/inspector.py"]
     command += ["--server.port", str(port), "--", "--runs", str(runs)]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | environment
+    )
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_for(f"{url}/_stcore/health")

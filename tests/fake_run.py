@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json, write_table
-from plc_core.runs import VISITS_SCHEMA
+from plc_core.runs import PAIRS_A_GROUP, VISITS_SCHEMA
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -60,6 +60,9 @@ def write_fake_run(
     epochs: int = 1,
     batch: int = 10,
     oracle: bool = True,
+    votes: bool = False,
+    ties: int = 0,
+    posterior: bool = False,
     scores: bool = True,
     flip_rate: float = 0.3,
     state: str = "done",
@@ -70,7 +73,9 @@ def write_fake_run(
 ) -> Path:
     """Write `root/name` and return it; `texts` are the answers of the first pairs.
 
-    `config` are further parameters of the training notebook.
+    With `votes` each pair has those of four people; the first `ties` pairs are injected ties; with
+    `posterior` the visits have p_flip and the metrics the noise rate. `config` are further
+    parameters of the training notebook.
     """
     settings = TrainConfig(
         name=name,
@@ -105,21 +110,37 @@ def write_fake_run(
         "oracle_state": state_of if oracle else [None] * pairs,
         "metadata": ["{}"] * pairs,
     }
-    write_table(path / "pairs.parquet", pa.table(table, schema=PAIRS_SCHEMA))
+    schema = PAIRS_SCHEMA
+    if votes:
+        counts = rng.integers(0, 5, (pairs, 2))
+        table["votes"] = [
+            (["chosen"] * a + ["tie"] * b + ["rejected"] * 4)[:4] for a, b in counts.tolist()
+        ]
+        schema = schema.append(pa.field("votes", pa.list_(pa.string())))
+    if ties:
+        table["injected_tie"] = [number < ties for number in range(pairs)]
+        schema = schema.append(pa.field("injected_tie", pa.bool_()))
+    write_table(path / "pairs.parquet", pa.table(table, schema=schema), PAIRS_A_GROUP)
 
     steps_per_epoch = -(-pairs // batch)
     total = steps_per_epoch * epochs
     kept = total if state == "done" else total // 2
     visits = _visits(rng, ids, np.where(flipped, -gap, gap), epochs, batch, total)
     visits = visits[visits["step"] < kept]
+    fields = VISITS_SCHEMA
+    if posterior:
+        visits["p_flip"] = visits["q_flip"] ** 2
+        fields = fields.append(pa.field("p_flip", pa.float32()))
     for part in range(0, kept, 50):
         rows = visits[(visits["step"] >= part) & (visits["step"] < part + 50)]
         steps = rows["step"]
         write_table(
             path / "visits" / f"{steps.min():08d}-{steps.max():08d}.parquet",
-            pa.Table.from_pandas(rows, schema=VISITS_SCHEMA, preserve_index=False),
+            pa.Table.from_pandas(rows, schema=fields, preserve_index=False),
         )
     metrics = _metrics(rng, visits, total, settings.beta, settings.objective == "plc")
+    if posterior:
+        metrics["noise_rate"], metrics["noise_low"], metrics["noise_high"] = 0.27, 0.21, 0.33
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
     info = fake_info(settings, pairs, int(flipped.sum()))
     if state != "done":
@@ -140,6 +161,29 @@ def write_fake_report(root: Path, name: str, created: str) -> Path:
         path / "status.json", {"heartbeat": created, "state": "done", "reason": None, "by": None}
     )
     return path
+
+
+def write_fake_answers(path: Path, prompts: int = 30, seed: int = 0) -> None:
+    """Answers of a run and of its start to `prompts` prompts, and rewards for them."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"prompt_id": f"{number:016x}", "policy": policy, "decoding": decoding}
+        for policy in ("reference", "trained")
+        for decoding in ("greedy", "sampled")
+        for number in range(prompts)
+    ]
+    answers = pd.DataFrame(rows).assign(
+        prompt=[f"prompt <b>{row['prompt_id']}</b>" for row in rows],
+        response=[f"{path.name} answers as {row['policy']} $x$ **b**" for row in rows],
+    )
+    rewards = pd.DataFrame(rows).assign(reward=rng.normal(0, 1, len(rows)).round(1))
+    for folder, name, table in (
+        ("generations", "world", answers),
+        ("judgements", "gold-world", rewards),
+    ):
+        (path / folder).mkdir()
+        content = pa.Table.from_pandas(table, preserve_index=False)
+        write_table(path / folder / f"{name}.parquet", content)
 
 
 def change_json(path: Path, **changes: Any) -> None:

@@ -10,7 +10,7 @@ from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.paths import ROOT
 
 PICTURES = ROOT / "data" / "pictures"
-WIDTH, HEIGHTS = 1366, {"inspector": 1640, "report": 1150, "objectives": 900}
+WIDTH, HEIGHTS = 1366, {"inspector": 1500, "report": 1150, "objectives": 900}
 SETTLE_MS = 5000
 
 

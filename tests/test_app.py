@@ -1,5 +1,7 @@
 """Every page on good, broken, live and failed runs and on texts that try to break out."""
 
+import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -7,23 +9,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from streamlit.testing.v1 import AppTest
 
 from app.marking import marked, plain
 from plc_core.analysis import audit
+from plc_core.analysis.inspection.answers import judged
+from plc_core.analysis.statistics import mann_whitney, read_aloud
+from plc_core.analysis.studies.hard_pairs import hard_pair_table, hard_pairs_shown
+from plc_core.analysis.studies.votes import agreement, agreement_sentence, agreement_shown
+from plc_core.data import load_pairs
+from plc_core.data.votes import vote_group
+from plc_core.decisions import read_decisions
+from plc_core.evaluation.cells import win_rate_cells
 from plc_core.files import write_json
+from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
 from tests.fake_run import (
     NASTY_TEXTS,
     change_json,
     write_broken_runs,
+    write_fake_answers,
     write_fake_report,
     write_fake_run,
 )
+from tests.huge_run import write_huge_run
 from tests.paths import ROOT
 
-PAGES = ("views/runs.py", "views/pairs.py", "views/ties.py")
+OF_ONE_RUN = tuple(
+    f"views/{name}.py" for name in ("routing", "pairs", "ties", "people", "corruption", "tests")
+)
+PAGES = ("views/runs.py", *OF_ONE_RUN, "views/wins.py")
 Opened = Callable[..., AppTest]
 
 
@@ -31,7 +50,8 @@ Opened = Callable[..., AppTest]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One runs directory with every kind of run, its odd texts included."""
     root = tmp_path_factory.mktemp("runs")
-    write_fake_run(root, "good", seed=9)
+    good = write_fake_run(root, "good", seed=9, votes=True, ties=12, posterior=True)
+    write_fake_answers(good)
     write_fake_run(root, "other", seed=1, epochs=2, oracle=False, sources=("one", "two"))
     write_fake_run(root, "live", seed=2, state="running")
     write_fake_run(root, "failed", seed=3, state="failed")
@@ -42,12 +62,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
-    """A function that opens the app at a page with a selection, and checks that nothing broke."""
+    """A function that opens the app at a page by a link, and checks that nothing broke."""
 
-    def at_page(page: str, *, root: Path = runs, **query: str | list[str]) -> AppTest:
+    def at_page(page: str, /, *, root: Path = runs, **query: str | list[str]) -> AppTest:
         monkeypatch.setenv("PLC_RUNS", str(root))
         monkeypatch.setattr("sys.argv", ["inspector.py"])
-        app = AppTest.from_file(ROOT / "app" / "inspector.py", default_timeout=30).run()
+        app = AppTest.from_file(ROOT / "app" / "inspector.py", default_timeout=60)
         for key, value in query.items():
             app.query_params[key] = value
         app.switch_page(page).run()
@@ -80,15 +100,26 @@ def first_pair(root: Path, run: str, place: int = 0) -> str:
     return str(pd.read_parquet(root / run / "pairs.parquet", columns=["pair_id"])["pair_id"][place])
 
 
-@pytest.mark.parametrize("page", PAGES)
+def files_of(path: Path) -> set[str]:
+    """All files below a run's folder."""
+    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+
+
 @pytest.mark.parametrize("run", ["good", "other", "live", "failed", "nasty"])
-def test_every_page_opens_every_readable_run(opened: Opened, page: str, run: str) -> None:
-    app = opened(page, run=run)
-    assert len(app.get("plotly_chart")) >= 1
-    assert "How to read this" in said(app)
+def test_every_page_opens_every_readable_run(opened: Opened, run: str) -> None:
+    app = opened(PAGES[0], run=run)
+    for page in PAGES:
+        app.switch_page(page).run()
+        assert not app.exception
+        assert not [w.value for w in app.warning if "cannot be shown" in w.value]
+        if page == "views/people.py" and run != "good":
+            assert "No pair of this run has votes" in said(app)
+            continue
+        assert len(app.get("plotly_chart")) >= 1
+        assert "How to read this" in said(app)
+        assert "It does not say" in said(app)
 
 
-@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize(
     ("run", "sentence"),
     [
@@ -98,20 +129,24 @@ def test_every_page_opens_every_readable_run(opened: Opened, page: str, run: str
         ("listed", "should hold a JSON object but holds a list"),
     ],
 )
-def test_a_broken_run_is_explained(opened: Opened, page: str, run: str, sentence: str) -> None:
-    assert sentence in said(opened(page, run=run))
+def test_a_broken_run_is_explained(opened: Opened, run: str, sentence: str) -> None:
+    app = opened(PAGES[0], run=run)
+    for page in (PAGES[0], *OF_ONE_RUN):
+        app.switch_page(page).run()
+        assert not app.exception
+        assert sentence in said(app)
 
 
-@pytest.mark.parametrize("page", PAGES[1:])
 @pytest.mark.parametrize("name", ["../good", "..", "/etc", "a/b", "$x$ <b>", "not-there"])
-def test_names_that_lead_elsewhere_are_refused(opened: Opened, page: str, name: str) -> None:
-    app = opened(page, run=name)
-    assert "cannot be shown here" in said(app)
-    assert not app.get("plotly_chart")
+def test_names_that_lead_elsewhere_are_refused(opened: Opened, name: str) -> None:
+    app = opened("views/routing.py", run=name)
+    for page in OF_ONE_RUN:
+        app.switch_page(page).run()
+        assert "cannot be shown here" in said(app)
+        assert not app.get("plotly_chart")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_that_lead_elsewhere_are_refused(opened: Opened, page: str, tmp_path: Path) -> None:
+def test_links_that_lead_elsewhere_are_refused(opened: Opened, tmp_path: Path) -> None:
     write_fake_run(tmp_path / "outside", "secret", pairs=20)
     root = tmp_path / "runs"
     write_fake_run(root, "good", pairs=20)
@@ -119,8 +154,16 @@ def test_links_that_lead_elsewhere_are_refused(opened: Opened, page: str, tmp_pa
     inner = write_fake_run(root, "inner", pairs=20, seed=1)
     (inner / "pairs.parquet").unlink()
     (inner / "pairs.parquet").symlink_to(tmp_path / "outside" / "secret" / "pairs.parquet")
-    assert "leads outside" in said(opened(page, root=root, run="folder"))
-    assert "leads outside" in said(opened(page, root=root, run="inner"))
+    answered = write_fake_run(root, "answered", pairs=20, seed=2)
+    write_fake_answers(tmp_path / "outside" / "secret")
+    (answered / "judgements").symlink_to(tmp_path / "outside" / "secret" / "judgements")
+    for run in ("folder", "inner", "answered"):
+        app = opened(PAGES[0], root=root, run=run)
+        for page in (PAGES[0], *OF_ONE_RUN):
+            app.switch_page(page).run()
+            assert "leads outside" in said(app)
+            assert not app.get("plotly_chart") or page == PAGES[0]
+    assert "leads outside" in said(opened("views/wins.py", root=root, run="answered"))
 
 
 @pytest.mark.parametrize("page", ["missing", "empty"])
@@ -186,7 +229,7 @@ def test_the_default_is_the_newest_training_run_with_visits(opened: Opened, tmp_
     assert app.get("plotly_chart")
     write_fake_run(tmp_path, "later", pairs=20, seed=9)
     app.run()
-    assert "Shown below: trained" in said(app)
+    assert "Shown: trained" in said(app)
     app.switch_page("views/pairs.py").run()
     assert app.selectbox(key="run_picker").value == "trained"
 
@@ -203,7 +246,7 @@ def test_reports_are_listed_apart(opened: Opened, tmp_path: Path) -> None:
     assert listed["file"].tolist() == [f"{folder}/report.html" for folder in (report, run)]
     app.switch_page("views/ties.py").run()
     assert app.selectbox(key="run_picker").options == ["trained"]
-    for page in PAGES:
+    for page in PAGES[:-1]:
         assert "is an analysis" in said(opened(page, root=tmp_path, run="report"))
 
 
@@ -240,7 +283,7 @@ def test_the_runs_filter_finds_by_name_and_setting(opened: Opened) -> None:
 
 
 def test_provenance_shows_what_differs(opened: Opened) -> None:
-    app = opened("views/runs.py", run=["good", "other"])
+    app = opened("views/runs.py", run=["good", "other"], show="Provenance")
     fields = app.dataframe[-1].value["field"].tolist()
     assert "config.seed" in fields
     assert "config.beta" not in fields
@@ -259,10 +302,11 @@ def test_runs_that_are_not_like_for_like_are_told(
     opened: Opened, tmp_path: Path, section: str, change: dict[str, str], sentence: str
 ) -> None:
     paths = [write_fake_run(tmp_path, name, pairs=20) for name in ("a", "b")]
-    assert not opened("views/runs.py", root=tmp_path, run=["a", "b"]).warning
+    both = {"run": ["a", "b"], "show": "Provenance"}
+    assert not opened("views/runs.py", root=tmp_path, **both).warning
     info = open_run(paths[1]).info
     change_json(paths[1] / "run.json", **{section: info[section] | change})
-    assert sentence in said(opened("views/runs.py", root=tmp_path, run=["a", "b"]))
+    assert sentence in said(opened("views/runs.py", root=tmp_path, **both))
 
 
 def test_runs_of_older_versions_are_compared_by_what_they_hold(
@@ -271,40 +315,207 @@ def test_runs_of_older_versions_are_compared_by_what_they_hold(
     paths = [write_fake_run(tmp_path, name, pairs=20) for name in ("a", "b", "new")]
     for path, weights in zip(paths, ("1" * 16, "2" * 16), strict=False):
         change_json(path / "run.json", reference={"weights": weights}, data={"rows": 20})
-    old = opened("views/runs.py", root=tmp_path, run=["a", "b"])
+    old = opened("views/runs.py", root=tmp_path, run=["a", "b"], show="Provenance")
     assert "different starting weights (reference.weights)" in said(old)
     assert "in another form" in said(old)
-    assert "cannot be told" in said(opened("views/runs.py", root=tmp_path, run=["a", "new"]))
+    app = opened("views/runs.py", root=tmp_path, run=["a", "new"], show="Provenance")
+    assert "cannot be told" in said(app)
 
 
 def test_the_data_of_a_run_is_told_in_a_sentence(opened: Opened, runs: Path) -> None:
-    assert plain(open_run(runs / "good").data_sentence()) in said(opened("views/runs.py"))
+    app = opened("views/runs.py", run="good", show="Provenance")
+    assert plain(open_run(runs / "good").data_sentence()) in said(app)
 
 
 def test_runs_without_a_correction_are_shown(opened: Opened, tmp_path: Path) -> None:
     write_fake_run(tmp_path, "dpo", pairs=20, objective="dpo")
-    chart = opened("views/runs.py", root=tmp_path).get("plotly_chart")[0]
-    assert "no correction under this objective" in chart.proto.spec
+    app = opened("views/runs.py", root=tmp_path, curves="Routing")
+    titles = app.get("plotly_chart")[0].proto.spec
+    assert "mean weight w" in titles
+    assert "correction strength" not in titles
     assert "dpo corrects nothing" in said(opened("views/pairs.py", root=tmp_path))
+    assert "trained with dpo" in said(opened("views/routing.py", root=tmp_path))
 
 
-def test_pairs_filters_and_sorting(opened: Opened) -> None:
+def test_twelve_runs_are_overlaid_with_one_pinned(opened: Opened, tmp_path: Path) -> None:
+    names = [f"run-{number:02d}" for number in range(12)]
+    for number, name in enumerate(names):
+        write_fake_run(tmp_path, name, pairs=20, seed=number)
+    app = opened("views/runs.py", root=tmp_path, run=names, baseline="run-03")
+    spec = json.loads(app.get("plotly_chart")[0].proto.spec)
+    drawn = [trace["name"] for trace in spec["data"] if trace.get("showlegend")]
+    assert sorted(drawn) == sorted({*names, "run-03 (baseline)"} - {"run-03"})
+    looks = {(t["line"]["color"], t["line"]["dash"]) for t in spec["data"]}
+    assert len(looks) == 12
+    app.segmented_control[0].set_value("Numbers").run()
+    table = app.dataframe[-1].value.set_index("run")
+    assert table.loc["run-03", "Δ loss"] == 0
+    assert table.loc["run-07", "Δ loss"] == pytest.approx(
+        table.loc["run-07", "loss"] - table.loc["run-03", "loss"]
+    )
+
+
+def test_the_command_makes_the_run_again(opened: Opened, runs: Path) -> None:
+    app = opened("views/runs.py", run="other", show="Run again")
+    command = next(code.value for code in app.code if "papermill" in code.value)
+    words = shlex.split(command)
+    assert words[:2] == [".venv/bin/papermill", "notebooks/01_train.ipynb"]
+    given = yaml.safe_load(words[words.index("-y") + 1])
+    assert given["name"] == "other-again"
+    again = notebook_values(ROOT / "notebooks" / "01_train.ipynb", given)
+    config = open_run(runs / "other").info["config"]
+    where = {"name", "runs_dir", "resume"}
+    assert {k: v for k, v in again.items() if k not in where} == {
+        k: v for k, v in config.items() if k not in where
+    }
+
+
+def test_routing_counts_what_the_audit_counts(opened: Opened, runs: Path) -> None:
+    run = open_run(runs / "good")
+    last = audit.join_last_visits(run.visits(), run.pairs())
+    shown = {metric.label: metric.value for metric in opened("views/routing.py", run="good").metric}
+    assert shown["pairs visited"] == "200 of 200"
+    for state in ("clean", "flip", "tie"):
+        mean = last[f"q_{state}"].astype("float64").mean()
+        assert shown[f"mean q\\_{state}"] == f"{mean:.3f}"
+
+
+def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened) -> None:
+    told = said(opened("views/routing.py", run="good"))
+    assert r"**27.0%** \[21.0%, 33.0%\]" in told
+    assert "share of reversed labels" not in said(opened("views/routing.py", run="other"))
+    assert "p_flip" in opened("views/pairs.py", run="good").dataframe[0].value
+    assert "p_flip at first" in said(opened("views/pairs.py", run="good"))
+    assert "p_flip" not in opened("views/pairs.py", run="other").dataframe[0].value
+
+
+def test_a_click_on_a_point_opens_its_pair(opened: Opened, runs: Path) -> None:
+    pair = first_pair(runs, "good", 5)
+    app = opened("views/routing.py", run="good")
+    app.session_state["chosen_pair"] = [pair]
+    app.session_state["go_to_pair"] = True
+    app.run()
+    assert not app.exception
+    assert pair in [element.value for element in app.code]
+
+
+def test_pairs_are_filtered_and_sorted(opened: Opened) -> None:
     app = opened("views/pairs.py", run="good")
-    everything = app.dataframe[0].value
-    assert (everything["weight"] * everything["q_flip"]).is_monotonic_decreasing
-    assert everything["step"].notna().all()
-    app.selectbox(key="kept_pairs_sort").set_value("q_flip").run()
+    assert app.dataframe[0].value["correction"].is_monotonic_decreasing
+    app.selectbox(key="kept_sort").set_value("q_flip").run()
     assert app.dataframe[0].value["q_flip"].is_monotonic_decreasing
-    app.multiselect(key="kept_pairs_state").set_value(["tie"]).run()
-    app.selectbox(key="kept_pairs_sort").set_value("q_tie").run()
-    app.slider(key="kept_pairs_q").set_value((0.0, 0.5)).run()
+    app.selectbox(key="kept_label").set_value("swapped").run()
+    assert app.dataframe[0].value["flipped"].all()
+    app.multiselect(key="kept_range").set_value(["q_tie"]).run()
+    app.number_input(key="low_q_tie").set_value(0.05).run()
+    app.toggle(key="kept_rising").set_value(True).run()
     view = app.dataframe[0].value
-    assert set(view["oracle_state"]) == {"tie"}
-    assert view["q_tie"].is_monotonic_decreasing
-    assert view["q_flip"].max() <= 0.5
-    assert 0 < len(view) < len(everything)
-    app.slider(key="kept_pairs_q").set_value((0.99, 0.99)).run()
+    assert view["q_flip"].is_monotonic_increasing
+    assert view["q_tie"].min() >= 0.05
+    assert 0 < len(view) < 200
+    app.number_input(key="low_q_tie").set_value(0.99).run()
     assert "No pair matches" in said(app)
+
+
+def test_a_link_opens_the_same_view(opened: Opened, runs: Path) -> None:
+    app = opened("views/pairs.py", run="good")
+    app.selectbox(key="kept_sort").set_value("z").run()
+    app.toggle(key="kept_rising").set_value(True).run()
+    app.text_input(key="kept_q").set_value("kettle 1").run()
+    app.multiselect(key="kept_range").set_value(["q_tie"]).run()
+    app.number_input(key="low_q_tie").set_value(0.01).run()
+    pair = app.dataframe[0].value["pair_id"].iloc[3]
+    link = dict(app.query_params) | {"pair": pair}
+    again = opened("views/pairs.py", **link)
+    assert again.dataframe[0].value.equals(app.dataframe[0].value)
+    assert pair in [element.value for element in again.code]
+    assert dict(again.query_params) == link
+    assert again.toggle(key="kept_rising").value
+
+
+def test_nonsense_in_a_link_is_ignored(opened: Opened) -> None:
+    plain_view = opened("views/pairs.py", run="good").dataframe[0].value
+    odd = {"sort": "z; DROP", "rising": "maybe", "page": "-3", "label": "<b>", "source": "none"}
+    odd |= {"range": ["q_flip", "nothing"], "in_q_flip": "nan~", "decision": "destroy"}
+    app = opened("views/pairs.py", run="good", **odd)
+    assert app.dataframe[0].value.equals(plain_view)
+
+
+def test_long_lists_have_pages(opened: Opened, tmp_path: Path) -> None:
+    write_huge_run(tmp_path, "long", pairs=1_200, epochs=2, sentences=2)
+    app = opened("views/pairs.py", root=tmp_path, run="long", page="3")
+    assert len(app.dataframe[0].value) == 200
+    assert "1,200 of 1,200 pairs, rows 1,001 to 1,200" in said(app).replace("\\", "")
+    first = app.dataframe[0].value["pair_id"].iloc[0]
+    assert first in [element.value for element in app.code]
+    app.button(key="go_Left").click().run()
+    assert app.number_input(key="kept_page").value == 2
+    assert first not in [element.value for element in app.code]
+    app.button(key="go_Right").click().run()
+    assert first in [element.value for element in app.code]
+    for page in PAGES[:-1]:
+        app.switch_page(page).run()
+        assert not app.exception
+        assert not app.warning
+
+
+def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=20)
+    before = files_of(path)
+    pair = first_pair(tmp_path, "run", 4)
+    app = opened("views/pairs.py", root=tmp_path, run="run", pair=pair)
+    app.button(key="decide_flip").click().run()
+    assert read_decisions(open_run(path))[pair].decision == "flip"
+    app.text_input(key=f"note_run_{pair}").set_value("a <b>note</b>").run()
+    assert read_decisions(open_run(path))[pair].note == "a <b>note</b>"
+    assert app.dataframe[0].value.set_index("pair_id")["decision"][pair] == "flip"
+    app.selectbox(key="kept_decision").set_value("undecided").run()
+    assert len(app.dataframe[0].value) == 19
+    app.selectbox(key="kept_decision").set_value("flip").run()
+    assert app.dataframe[0].value["pair_id"].tolist() == [pair]
+    app.button(key="export_go").click().run()
+    assert "flip 1" in "".join(element.value for element in app.success)
+    assert len(load_pairs(path / "decisions" / "cleaned.parquet")) == 20
+    app.button(key="decide_flip").click().run()
+    assert read_decisions(open_run(path))[pair].decision is None
+    assert all(name.startswith("decisions/") for name in files_of(path) - before)
+
+
+def test_a_broken_file_of_decisions_hides_nothing_and_stays(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=20)
+    (path / "decisions").mkdir()
+    (path / "decisions" / "decisions.jsonl").write_text("half")
+    app = opened("views/pairs.py", root=tmp_path, run="run")
+    assert "is no decision" in said(app)
+    assert len(app.dataframe[0].value) == 20
+    app.button(key="decide_keep").click().run()
+    assert "was not saved" in "".join(element.value for element in app.error)
+    assert (path / "decisions" / "decisions.jsonl").read_text() == "half"
+
+
+def test_a_run_deleted_while_it_is_open_is_told(opened: Opened, tmp_path: Path) -> None:
+    write_fake_run(tmp_path, "stays", pairs=20, seed=1)
+    path = write_fake_run(tmp_path, "goes", pairs=20, seed=2)
+    app = opened("views/pairs.py", root=tmp_path, run="goes")
+    shutil.rmtree(path)
+    for page in OF_ONE_RUN:
+        app.switch_page(page).run()
+        assert not app.exception
+        assert "There is no run folder" in said(app).replace("\\", "")
+    app.selectbox(key="run_picker").set_value("stays").run()
+    assert app.get("plotly_chart")
+
+
+def test_a_long_answer_is_cut_until_asked_for(opened: Opened, tmp_path: Path) -> None:
+    million = "<b>&amp; $x$ " * 80_000
+    path = write_fake_run(tmp_path, "long", pairs=20, texts=((million, "short"),))
+    pair = first_pair(path.parent, "long")
+    app = opened("views/pairs.py", root=tmp_path, run="long", pair=pair)
+    html = max((e.proto.body for e in app.get("html")), key=len)
+    assert "1,020,000 more characters" in html
+    app.toggle(key="whole_texts").set_value(True).run()
+    html = max((e.proto.body for e in app.get("html")), key=len)
+    assert html.count("&lt;b&gt;&amp;amp; $x$") == 80_000
 
 
 def test_no_text_column_reaches_the_table(opened: Opened) -> None:
@@ -326,10 +537,11 @@ def test_the_pair_in_the_link_is_shown_and_kept(opened: Opened, runs: Path) -> N
 
 def test_filters_survive_a_page_switch(opened: Opened) -> None:
     app = opened("views/pairs.py", run="good")
-    app.selectbox(key="kept_pairs_sort").set_value("margin").run()
+    app.selectbox(key="kept_sort").set_value("margin").run()
     app.switch_page("views/ties.py").run()
     app.switch_page("views/pairs.py").run()
-    assert app.selectbox(key="kept_pairs_sort").value == "margin"
+    assert app.selectbox(key="kept_sort").value == "margin"
+    assert app.query_params["sort"] == "margin"
 
 
 def test_an_unknown_pair_is_named(opened: Opened) -> None:
@@ -337,17 +549,21 @@ def test_an_unknown_pair_is_named(opened: Opened) -> None:
     assert r"This run has no pair \<b\>\$x\$" in said(app)
 
 
-@pytest.mark.parametrize("place", range(len(NASTY_TEXTS)))
-def test_odd_texts_are_shown_literally(opened: Opened, runs: Path, place: int) -> None:
-    html = [e.proto.body for e in opened_pair(opened, runs, place).get("html")]
-    shown = "".join(html)
-    assert "<script" not in shown
-    assert "<img" not in shown
-    assert "\0" not in shown
+def test_odd_texts_are_shown_literally(opened: Opened, runs: Path) -> None:
+    app = opened("views/pairs.py", run="nasty")
+    for place in range(len(NASTY_TEXTS)):
+        app.session_state["chosen_pair"] = [first_pair(runs, "nasty", place)]
+        app.query_params["pair"] = [first_pair(runs, "nasty", place)]
+        app.run()
+        assert not app.exception
+        shown = "".join(e.proto.body for e in app.get("html"))
+        assert "<script" not in shown
+        assert "<img" not in shown
+        assert "\0" not in shown
 
 
 def test_unseen_characters_are_shown_by_their_codes() -> None:
-    chosen, rejected, _ = marked("a\0 \ud800 \u202eb\r\n", "<i>&amp;")
+    chosen, rejected, *_ = marked("a\0 \ud800 \u202eb\r\n", "<i>&amp;")
     for code in (r"\x00", r"\ud800", r"\u202e", r"\r"):
         assert f">{code}</span>" in chosen
     assert "&lt;i&gt;&amp;amp;" in rejected
@@ -355,7 +571,7 @@ def test_unseen_characters_are_shown_by_their_codes() -> None:
 
 
 def test_only_differing_words_are_marked() -> None:
-    chosen, rejected, note = marked("the red\n  kettle", "the blue\n  kettle")
+    chosen, rejected, note, _ = marked("the red\n  kettle", "the blue\n  kettle")
     assert note.startswith("Marked words are those")
     assert ">the <mark>red</mark>\n  kettle<" in chosen
     assert ">the <mark>blue</mark>\n  kettle<" in rejected
@@ -372,11 +588,6 @@ def test_why_nothing_is_marked_is_said() -> None:
     assert "an answer is empty" in marked("", "x").note
 
 
-def opened_pair(opened: Opened, runs: Path, place: int) -> AppTest:
-    """The page Pairs with one of the odd pairs open."""
-    return opened("views/pairs.py", run="nasty", pair=first_pair(runs, "nasty", place))
-
-
 def test_ties_shows_the_numbers_of_the_audit(opened: Opened, runs: Path) -> None:
     run = open_run(runs / "good")
     expected = audit.tie_selectivity(run.visits(), run.pairs())
@@ -388,8 +599,8 @@ def test_ties_shows_the_numbers_of_the_audit(opened: Opened, runs: Path) -> None
 
 def test_ties_compares_within_one_source(opened: Opened) -> None:
     app = opened("views/ties.py", run="other")
-    assert app.selectbox(key="kept_ties_source").options == ["one", "two"]
-    app.selectbox(key="kept_ties_source").set_value("two").run()
+    assert app.selectbox(key="kept_tie_source").options == ["one", "two"]
+    app.selectbox(key="kept_tie_source").set_value("two").run()
     assert app.dataframe[0].value["n"].tolist() == [20, 20]
 
 
@@ -401,11 +612,13 @@ def test_a_run_without_visits_or_metrics_opens(opened: Opened, tmp_path: Path) -
     path = write_fake_run(tmp_path, "early", pairs=20)
     for file in [path / "metrics.parquet", *(path / "visits").iterdir()]:
         file.unlink()
-    for page in ("views/runs.py", "views/ties.py"):
+    for page in ("views/routing.py", "views/ties.py", "views/corruption.py"):
         assert "been visited yet" in said(opened(page, root=tmp_path, run="early"))
+    chart = opened("views/runs.py", root=tmp_path, run="early").get("plotly_chart")[0]
+    assert "No optimizer step has been logged yet" in chart.proto.spec
     assert len(opened("views/pairs.py", root=tmp_path, run="early").dataframe[0].value) == 20
     (path / "pairs.parquet").unlink()
-    for page in PAGES:
+    for page in OF_ONE_RUN:
         assert "no pairs\\.parquet yet" in said(opened(page, root=tmp_path, run="early"))
 
 
@@ -413,8 +626,42 @@ def test_damaged_files_are_named(opened: Opened, tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "damaged", pairs=20)
     (path / "pairs.parquet").write_bytes(b"PAR1 no")
     (path / "metrics.parquet").write_bytes(b"")
-    for page in PAGES:
+    for page in PAGES[:-1]:
         assert "cannot be read" in said(opened(page, root=tmp_path, run="damaged"))
+
+
+def test_a_file_that_is_damaged_while_others_are_whole(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "damaged", pairs=200, epochs=3)
+    next((path / "visits").iterdir()).write_bytes(b"PAR1 half")
+    app = opened("views/routing.py", root=tmp_path, run="damaged")
+    assert "cannot be read" in said(app)
+    assert opened("views/runs.py", root=tmp_path, run="damaged").get("plotly_chart")
+
+
+def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "nan", pairs=40, epochs=2)
+    for file in (path / "visits").iterdir():
+        table = pd.read_parquet(file)
+        routed = ["z", "q_clean", "q_flip", "q_tie", "confidence", "weight"]
+        table.loc[::2, routed] = float("nan")
+        table.to_parquet(file)
+    app = opened("views/runs.py", root=tmp_path, run="nan")
+    for page in PAGES[:-1]:
+        app.switch_page(page).run()
+        assert not app.exception
+        assert "cannot be shown" not in said(app)
+
+
+def test_answers_that_are_messages_are_shown_as_their_last_turn(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = write_fake_run(tmp_path, "messages", pairs=20)
+    table = pq.read_table(path / "pairs.parquet")
+    turns = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": "<b>said</b>"}]]
+    table = table.set_column(table.column_names.index("chosen"), "chosen", pa.array(turns * 20))
+    pq.write_table(table, path / "pairs.parquet")
+    app = opened("views/pairs.py", root=tmp_path, run="messages")
+    assert "&lt;b&gt;said&lt;/b&gt;" in said(app).replace("<mark>", "").replace("</mark>", "")
 
 
 def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -> None:
@@ -424,12 +671,81 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
         table.to_parquet(path / f"{name}.parquet")
     assert opened("views/pairs.py", root=tmp_path, run="sparse").dataframe
     assert "lacks the column" in said(opened("views/ties.py", root=tmp_path, run="sparse"))
+    assert "no marker of injected flips" in said(
+        opened("views/corruption.py", root=tmp_path, run="sparse")
+    )
     assert opened("views/runs.py", root=tmp_path, run="sparse").get("plotly_chart")
 
 
 def test_the_app_needs_no_torch() -> None:
     script = (
-        "import sys; sys.path.insert(0, 'app'); import reading, plc_core.analysis.figures;"
+        "import sys; sys.path.insert(0, 'app'); import reading, again, pair_view, decision_bar;"
+        "import plc_core.evaluation.cells, plc_core.evaluation.tables;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+def test_people_shows_the_numbers_of_the_study(opened: Opened, runs: Path) -> None:
+    run = open_run(runs / "good")
+    table = audit.join_last_visits(run.visits(), run.pairs())
+    votes = pd.read_parquet(run.path / "pairs.parquet", columns=["votes"])["votes"]
+    expected = agreement(table.assign(group=[vote_group(list(own)) for own in votes]))
+    app = opened("views/people.py", run="good")
+    assert agreement_sentence(expected, "good") in said(app)
+    shown = app.dataframe[0].value
+    assert (
+        shown["mean q_tie"].tolist()
+        == agreement_shown({("good", ""): expected})["mean q_tie"].tolist()
+    )
+
+
+def test_corruption_shows_the_numbers_of_audit_and_study(opened: Opened, runs: Path) -> None:
+    run = open_run(runs / "good")
+    visits, pairs = run.visits(), run.pairs()
+    app = opened("views/corruption.py", run="good")
+    for row in audit.flip_ranking(visits, pairs).itertuples():
+        assert row.text in said(app)
+    assert str(audit.flip_calibration(visits, pairs)) in said(app)
+    expected = hard_pairs_shown(hard_pair_table({"plc": {0.3: [run]}})).reset_index()
+    assert app.dataframe[-1].value.astype(str).equals(expected.astype(str))
+
+
+def test_the_bench_reads_its_results_aloud(opened: Opened, runs: Path) -> None:
+    run = open_run(runs / "good")
+    last = audit.join_last_visits(run.visits(), run.pairs())
+    test = mann_whitney(
+        last.loc[last["flipped"], "q_flip"], last.loc[~last["flipped"], "q_flip"], "greater"
+    )
+    groups = {"a": "label swapped", "b": "label not swapped", "side": "greater"}
+    app = opened("views/tests.py", run="good", measures="q_flip", **groups)
+    aloud = read_aloud(test, "q_flip", *list(groups.values())[:2], adjusted=test.p)
+    assert plain(aloud) in said(app)
+    app.selectbox(key="kept_b").set_value("all pairs").run()
+    assert "are in both groups" in said(app)
+    app.selectbox(key="kept_b").set_value("label swapped").run()
+    assert "same group" in said(app)
+
+
+def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
+    opened: Opened, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("dpo", "plc")):
+        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=name)
+        write_fake_answers(path, seed=number)
+    paths = {name: open_run(tmp_path / name) for name in ("dpo", "plc")}
+    cells = win_rate_cells(judged(paths, "gold-world"), "dpo", ("benchmark", "decoding"))
+    link = {"against": "dpo", "won_by": ["dpo", "plc"], "method": "plc", "outcome": "win"}
+    app = opened("views/wins.py", root=tmp_path, **link)
+    shown = app.dataframe[1].value
+    assert shown["win_rate"].tolist() == cells["win_rate"].tolist()
+    won = cells[(cells["method"] == "plc") & (cells["decoding"] == "greedy")]["wins"].iloc[0]
+    assert len(app.dataframe[2].value) == won
+    told = said(app)
+    assert "plc answers as trained $x$ **b**" in told
+    assert "prompt &lt;b&gt;" in told
+    published = app.dataframe[-1].value.set_index("method")["trained here"]
+    assert published[published].index.tolist() == ["PLC-DPO"]
+    assert "No run has judged answers" in said(
+        opened("views/wins.py", root=write_fake_run(tmp_path / "none", "run", pairs=20).parent)
+    )

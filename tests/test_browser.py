@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from plc_core.data import load_pairs
+from plc_core.decisions import read_decisions
+from plc_core.runs import open_run
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
 
@@ -20,7 +24,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = "<script>document.title = 'owned'</script> $x$ **b**"
     texts = ((script, "<img src=x onerror=\"document.title = 'owned'\">"),)
     write_fake_run(root, "older", seed=1)
-    write_fake_run(root, "newer", seed=2, texts=texts)
+    write_fake_run(root, "newer", seed=2, epochs=2, texts=texts)
     return root
 
 
@@ -32,70 +36,131 @@ def address(runs: Path) -> Iterator[str]:
         yield url
 
 
-def test_from_the_runs_to_a_pair_and_back_by_its_link(address: str, runs: Path) -> None:
+@pytest.fixture
+def page() -> Iterator[Any]:
+    """A page of Chromium in a laptop's size."""
     sync_api = pytest.importorskip("playwright.sync_api")
-    expect = sync_api.expect
-    expect.set_options(timeout=20_000)
+    sync_api.expect.set_options(timeout=30_000)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        page = browser.new_page(viewport={"width": 1366, "height": 900})
-
-        def settled() -> None:
-            expect(page.get_by_test_id("stApp")).to_have_attribute(
-                "data-test-script-state", "notRunning"
-            )
-            expect(page.get_by_test_id("stException")).to_have_count(0)
-
-        def click_row(number: int) -> None:
-            box = page.get_by_test_id("stDataFrame").first.bounding_box()
-            assert box is not None
-            page.mouse.click(box["x"] + 16, box["y"] + ROW * (number + 1.5))
-
-        page.goto(address)
-        expect(page.get_by_role("heading", name="Runs")).to_be_visible()
-        expect(page.locator(".js-plotly-plot").first).to_be_visible()
-        settled()
-        click_row(1)
-        expect(page).to_have_url(f"{address}/?run=newer&run=older")
-        page.get_by_role("tab", name="Provenance").click()
-        expect(page.get_by_text("Only what differs")).to_be_visible()
-
-        page.get_by_role("link", name="Pairs").click()
-        expect(page.get_by_role("heading", name="Pairs")).to_be_visible()
-        expect(page.get_by_text("200 of 200 pairs")).to_be_visible()
-        settled()
-        click_row(3)
-        expect(page).to_have_url(f"{address}/pairs?run=newer&run=older&pair={_third(runs)}")
-        expect(page.get_by_test_id("stCode").first).to_contain_text(_third(runs))
-        expect(page.locator(".js-plotly-plot")).to_have_count(2)
-        settled()
-
-        page.get_by_role("link", name="Ties").click()
-        expect(page.get_by_text("Mann–Whitney, bottom against top")).to_be_visible()
-        settled()
-
-        page.goto(f"{address}/pairs?run=newer&pair={_ids(runs)[0]}")
-        answers = page.locator(".plc-text")
-        expect(answers.nth(2)).to_have_text("<script>document.title = 'owned'</script> $x$ **b**")
-        page.reload()
-        expect(page.get_by_test_id("stCode").first).to_contain_text(_ids(runs)[0])
-        expect(answers.nth(3)).to_contain_text("<img src=x onerror")
-        settled()
-        assert page.title() != "owned"
+        yield browser.new_page(viewport={"width": 1366, "height": 768})
         browser.close()
 
 
-def _ids(runs: Path) -> list[str]:
-    return pd.read_parquet(runs / "newer" / "pairs.parquet", columns=["pair_id"])[
-        "pair_id"
-    ].tolist()
+def test_the_main_story(address: str, runs: Path, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    def settled() -> None:
+        expect(page.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+
+    def click_row(number: int) -> None:
+        table = page.get_by_test_id("stDataFrame").first
+        table.scroll_into_view_if_needed()
+        box = table.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 16, box["y"] + ROW * (number + 1.5))
+
+    # Choose runs, and see what differs between them.
+    page.goto(address)
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    settled()
+    click_row(1)
+    expect(page).to_have_url(f"{address}/?run=newer&run=older")
+    page.get_by_text("Provenance", exact=True).click()
+    expect(page.get_by_text("Only what differs")).to_be_visible()
+    settled()
+
+    # Click a point of the map: its pair opens.
+    page.get_by_role("link", name="Routing").click()
+    expect(page.get_by_text("A map of the pairs")).to_be_visible()
+    expect(page.locator(".js-plotly-plot")).to_have_count(6)
+    settled()
+    pair = _click_a_point(page, 1)
+    expect(page.get_by_role("heading", name="Pairs")).to_be_visible()
+    expect(page.get_by_test_id("stCode").first).to_contain_text(pair)
+    settled()
+
+    # Filter, choose a row, decide by the keyboard.
+    page.get_by_label("Sort by").click()
+    page.get_by_role("option", name="z", exact=True).click()
+    page.get_by_text("Rising", exact=True).click()
+    settled()
+    lowest = _ids_by_z(runs)
+    click_row(2)
+    expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[2])
+    settled()
+    page.keyboard.press("f")
+    expect(page.get_by_role("button", name="Flip").first).to_have_attribute("kind", "primary")
+    assert read_decisions(open_run(runs / "newer"))[lowest[2]].decision == "flip"
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[3])
+    settled()
+
+    # Export, and read the cleaned pairs back.
+    page.get_by_text("Export cleaned data").click()
+    page.get_by_role("button", name="Write the file").click()
+    settled()
+    written = runs / "newer" / "decisions" / "cleaned.json"
+    for _ in range(100):
+        if written.exists():
+            break
+        page.wait_for_timeout(200)
+    if not page.get_by_text("Written: keep 0, flip 1").is_visible():
+        page.get_by_text("Export cleaned data").click()
+    expect(page.get_by_text("Written: keep 0, flip 1")).to_be_visible()
+    cleaned = load_pairs(runs / "newer" / "decisions" / "cleaned.parquet")
+    assert len(cleaned) == 200
+
+    # The link alone opens the same view.
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[3])
+    expect(page.get_by_text("by rising z")).to_be_visible()
+    settled()
+    for name in ("Ties", "Human disagreement", "Corruption", "Tests", "Win rates"):
+        page.get_by_role("link", name=name).click()
+        expect(page.get_by_role("heading", name=name)).to_be_visible()
+        settled()
+
+    # Texts that try to break out are shown as they are.
+    first = pd.read_parquet(runs / "newer" / "pairs.parquet", columns=["pair_id"])["pair_id"][0]
+    page.goto(f"{address}/pairs?run=newer&pair={first}")
+    answers = page.locator(".plc-text")
+    expect(answers.nth(2)).to_have_text("<script>document.title = 'owned'</script> $x$ **b**")
+    expect(answers.nth(3)).to_contain_text("<img src=x onerror")
+    settled()
+    assert page.title() != "owned"
 
 
-def _third(runs: Path) -> str:
-    """The pair in the fourth row of the table, which is sorted by the correction."""
-    visits = pd.concat(map(pd.read_parquet, sorted((runs / "newer" / "visits").iterdir())))
-    visits["correction"] = visits["weight"] * visits["q_flip"]
-    ordered = visits.sort_values(
-        ["correction", "q_flip", "pair_id"], ascending=[False, False, True]
+def _click_a_point(page: Any, chart: int) -> str:
+    """Click a point in the middle of the chart; the id of its pair."""
+    plot = page.locator(".js-plotly-plot").nth(chart)
+    plot.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    place = plot.evaluate(
+        """(plot) => {
+            plot.on('plotly_click', event => { window.clicked = event.points[0].customdata[0]; });
+            const trace = plot._fullData.find(trace => trace.customdata);
+            const {xaxis, yaxis} = plot._fullLayout, box = plot.getBoundingClientRect();
+            const point = Math.floor(trace.x.length / 2);
+            return {x: box.x + xaxis._offset + xaxis.d2p(trace.x[point]),
+                    y: box.y + yaxis._offset + yaxis.d2p(trace.y[point])};
+        }"""
     )
-    return str(ordered["pair_id"].iloc[3])
+    page.mouse.move(place["x"], place["y"])
+    page.wait_for_timeout(500)
+    page.mouse.click(place["x"], place["y"])
+    page.wait_for_function("window.clicked !== undefined")
+    return str(page.evaluate("window.clicked"))
+
+
+def _ids_by_z(runs: Path) -> list[str]:
+    """The pairs from the lowest z at their last visit."""
+    visits = pd.concat(map(pd.read_parquet, sorted((runs / "newer" / "visits").iterdir())))
+    last = visits.drop_duplicates("pair_id", keep="last").sort_values("z")
+    return last["pair_id"].tolist()

@@ -1,54 +1,71 @@
-"""Runs: what there is, how it is going, what it was made from, its curves and its routing."""
+"""Runs: what there is, how it is going, how runs compare, and what they were made from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import streamlit as st
-from elements import Guide, chart
+from again import command
+from elements import Guide, chart, page_title
 from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, training_runs
 from marking import plain
 from provenance import provenance
-from reading import joined, metrics, open_training, runs_root, shown_errors, tables
-from run_list import LIVE, filtered, live, reports, run_table
+from reading import LIVE, metrics, open_training, runs_root, shown_errors
+from run_list import filtered, live, reports, run_table, runs_csv
 from selection import chosen_runs
+from state import TEXT, kept
 
-from plc_core.analysis import audit, figures
+from plc_core.analysis.figures.overlay import GROUPS, final_values, run_curves
 from plc_core.listing import RunSummary
 
-CURVES = Guide(
-    "Means over the pairs of each optimizer step. The mean margin m is in units of β × nats. "
+SECTIONS = ("Curves", "Numbers", "Provenance", "Run again")
+FINAL = (
+    *("loss", "margin_mean", "accuracy", "q_clean", "q_flip", "q_tie", "weight_mean"),
+    *("noise_rate", "ema_std", "pairs_per_second"),
+)
+LOSS = (
     "Losses of different objectives are different quantities and are not comparable; margins "
-    "(at one β) and q are.",
-    "Loss falls, m rises, γ is 0 during warm-up and then rises; mean q moves slowly. More label "
-    "noise gives less q_clean and more q_flip.",
-    "Whether the policy is better. Under other objectives than PLC, q is only logged and does not "
-    "touch the loss. z is centred on the running mean, so mean q hardly depends on "
-    "how far training has come.",
+    "(at one β) and q are."
 )
-ROUTING = Guide(
-    "Mean routing weight of each group of pairs at their last visit, with 95 % intervals.",
-    "q_flip is clearly higher for flipped than for clean pairs, q_tie higher for ties.",
-    "That a q of 0.3 means a chance of 30 %. Routing weights are routing signals, not an audit.",
-)
-DISTRIBUTION = Guide(
-    "How q_flip is spread within each group; every group adds up to 100 %.",
-    "Flipped pairs lie further right. AUROC is the chance that a flipped pair has the higher "
-    "q_flip; 0.5 is guessing.",
-    "Which single pairs are flipped: where the groups overlap, it cannot tell.",
-)
-RELIABILITY = Guide(
-    "The share of pairs that are truly flipped, against q_flip, in ten bins with 95 % intervals.",
-    "It rises from left to right. Only on the diagonal would q_flip be a probability, and the "
-    "method does not promise that.",
-    "Anything about single pairs, or about data with another noise rate.",
-)
+GUIDES = {
+    "Loss and margin": Guide(
+        f"Means over the pairs of each optimizer step; m is in β × nats. {LOSS}",
+        "Loss falls, m rises and spreads. With noisy labels accuracy stays below 1.",
+        "Whether the policy is better.",
+    ),
+    "Routing": Guide(
+        "Mean weights of each step's pairs, and γ, the strength of the correction.",
+        "γ is 0 during warm-up and then rises; mean q moves slowly. More label noise gives less "
+        "q_clean and more q_flip.",
+        "Under other objectives than PLC, q is only logged and does not touch the loss. z is "
+        "centred, so mean q hardly depends on how far training has come.",
+    ),
+    "Rewards": Guide(
+        "β × log-ratio to the reference of chosen and rejected answers, mean of a step.",
+        "Chosen lies above rejected. Both may fall below 0: what counts is the margin.",
+        "Whether answers got better: falling rewards of both sides are common and no fault.",
+    ),
+    "Calibration": Guide(
+        "The running mean and deviation that z is measured with; whether the deviation is at its "
+        "floor; the estimated share of reversed labels, where a run has it.",
+        "Both settle; the floor is left within the first steps.",
+        "That q is calibrated: this centres and scales the margin only.",
+    ),
+    "Optimiser": Guide(
+        "Learning rate, gradient norm and speed.",
+        "The norm stays bounded; speed is level after the first steps.",
+        "Anything about the data.",
+    ),
+}
 
 
 def page() -> None:
     """Draw the page."""
-    st.title("Runs")
+    left, right = st.columns([0.8, 0.2], vertical_alignment="bottom")
+    with left:
+        page_title("Runs", "What is there, how is it going, and how do runs compare?")
     root = runs_root()
     everything = listed(root)
     training = training_runs(everything)
@@ -56,39 +73,58 @@ def page() -> None:
         st.info("There is no training run yet.")
     elif shown := filtered(training):
         run_table(shown, chosen_runs(root))
+        with right:
+            runs_csv(shown)
     else:
         st.info("No run matches this filter.")
     if any(run.state in LIVE for run in everything):
         live()
-    reports(everything)
     by_name = {run.name: run for run in everything}
     chosen = [by_name[name] for name in chosen_runs(root) if name in by_name]
     if training and not chosen:
         st.info("Select one or more runs in the table.")
     if chosen:
         _selected(root, chosen)
+    reports(everything)
 
 
 def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
-    st.caption(f"Shown below: {', '.join(plain(run.name) for run in chosen)}")
     for run in chosen:
         _remark(run)
     readable = [run for run in chosen if run.problem is None and run.kind not in WITHOUT_PAIRS]
     if not readable:
         return
-    curves, routing, source = st.tabs(["Training curves", "Routing", "Provenance"])
-    with curves:
+    names = [run.name for run in readable]
+    left, middle, right = st.columns([0.4, 0.36, 0.24], vertical_alignment="bottom")
+    section = left.segmented_control(
+        "Show",
+        SECTIONS,
+        key=kept("show", SECTIONS[0], TEXT, SECTIONS),
+        required=True,
+        label_visibility="collapsed",
+    )
+    middle.caption(f"Shown: {', '.join(plain(name) for name in names)}")
+    options = ["", *names]
+    baseline = right.selectbox(
+        "Pinned baseline",
+        options,
+        key=kept("baseline", "", TEXT, options),
+        format_func=lambda name: name or "none",
+        disabled=len(names) < 2,
+    )
+    if section == "Curves":
         going_on = any(run.state in LIVE for run in readable)
-        names = [run.name for run in readable]
-        st.fragment(_curves, run_every=10 if going_on else None)(names)
-    with routing:
-        _routing(readable[0].name)
-    with source:
+        st.fragment(_curves, run_every=10 if going_on else None)(names, baseline)
+    elif section == "Numbers":
+        _numbers(names, baseline)
+    elif section == "Provenance":
         opened = {}
-        for run in readable:
-            with shown_errors(run.name):
-                opened[run.name] = open_training(root, run.name)
+        for name in sorted(names, key=lambda name: name != baseline):
+            with shown_errors(name):
+                opened[name] = open_training(root, name)
         provenance(opened)
+    else:
+        _again(readable)
 
 
 def _remark(run: RunSummary) -> None:
@@ -111,34 +147,59 @@ def _remark(run: RunSummary) -> None:
     st.warning(text)
 
 
-def _curves(names: Sequence[str]) -> None:
+def _tables(names: Sequence[str]) -> dict[str, pd.DataFrame]:
     root = runs_root()
     found = {}
     for name in names:
         with shown_errors(name):
             found[name] = metrics(open_training(root, name))
-    chart(figures.training_curves(found), CURVES, key="training_curves")
+    return found
 
 
-def _routing(name: str) -> None:
-    st.text(f"Routing of {name}, the first of the selected runs.")
-    with shown_errors(name):
-        run = open_training(runs_root(), name)
-        visits, pairs = tables(run)
-        if visits.empty:
-            st.info("No pair has been visited yet.")
-            return
-        chart(
-            figures.routing_by_state(audit.routing_by_state(visits, pairs)),
-            ROUTING,
-            key="routing_by_state",
-        )
-        for row in audit.flip_ranking(visits, pairs).itertuples():
-            st.text(f"AUROC of {row.score} against the {row.truth}: {row.text}")
-        chart(figures.flip_distribution(joined(run)), DISTRIBUTION, key="flip_distribution")
-        calibration = audit.flip_calibration(visits, pairs)
-        chart(figures.flip_reliability(calibration), RELIABILITY, key="flip_reliability")
-        st.text(str(calibration))
+def _curves(names: Sequence[str], baseline: str) -> None:
+    found = _tables(names)
+    groups = list(GROUPS)
+    picked = st.pills(
+        "Curves",
+        groups,
+        key=kept("curves", groups[0], TEXT, groups),
+        required=True,
+        label_visibility="collapsed",
+    )
+    group = picked or groups[0]
+    figure = run_curves(found, GROUPS[group], baseline or None)
+    chart(group, figure, GUIDES[group], key="training_curves", beside=True)
+
+
+def _numbers(names: Sequence[str], baseline: str) -> None:
+    table = final_values(_tables(names), FINAL, baseline or None)
+    st.caption(
+        "The last logged step of each run; its numbers are means over that step's pairs, so they "
+        "vary from step to step." + (" Δ is the distance to the baseline." if baseline else "")
+    )
+    st.dataframe(
+        table,
+        key="final_values",
+        hide_index=True,
+        height="content",
+        column_config={
+            name: st.column_config.NumberColumn(format="%.4g") for name in table.columns[2:]
+        },
+    )
+
+
+def _again(runs: Sequence[RunSummary]) -> None:
+    for run in runs:
+        said = command(run.name, run.kind, run.config)
+        st.markdown(f"**{plain(run.name)}**")
+        if said is None:
+            st.caption("It is not known how this run was made.")
+            continue
+        st.code(said, language="bash", wrap_lines=True)
+    st.caption(
+        "Run it from the checkout. Parameters that are not given have the notebook's defaults; the "
+        "same seed, data and machine give the same numbers."
+    )
 
 
 page()

@@ -1,16 +1,34 @@
-"""Ties: does the tie state pick the pairs whose scores hardly differ?"""
+"""Ties: does the tie state pick the pairs whose scores hardly differ, and exact ties?"""
 
 from __future__ import annotations
 
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from reading import open_training, shown_errors, tables
-from selection import head, kept
+from reading import (
+    audit_tables,
+    open_training,
+    probe_scores,
+    probes,
+    read_digest,
+    shown_errors,
+)
+from selection import head
+from state import TEXT, kept
 
 from plc_core.analysis import audit, figures
 from plc_core.analysis.audit import TieSelectivity
+from plc_core.analysis.figures.ranking import distributions
+from plc_core.analysis.inspection.digest import Digest
+from plc_core.analysis.inspection.queries import bounds, columns
 from plc_core.analysis.statistics import format_p
+from plc_core.analysis.studies.ties import (
+    injected_ties,
+    injected_ties_sentence,
+    injected_ties_shown,
+    weak_gaps_sentences,
+)
+from plc_core.runs import Run
 
 SHARE = 0.2
 
@@ -27,42 +45,64 @@ CEILING = Guide(
     "How many ties there are: q_tie is never the largest of the three, so counting winners would "
     "find none.",
 )
+EXACT = Guide(
+    "How q_tie is spread among exact ties that were injected and among the other pairs.",
+    "Injected ties lie further right.",
+    "That real ties look like these: an injected one has two answers of equal score.",
+)
 
 
 def page() -> None:
     """Draw the page."""
-    chosen = head("Ties")
+    chosen = head("Ties", "Does the tie state pick the pairs that prefer nothing?")
     if chosen is None:
         return
     root, name = chosen
     with shown_errors(name):
-        visits, pairs = tables(open_training(root, name))
-        if visits.empty:
+        run = open_training(root, name)
+        found = read_digest(run)
+        if not found.visits:
             st.info("No pair of this run has been visited yet.")
             return
-        st.subheader("Weak against strong score gaps")
-        _selectivity(audit.tie_selectivity(visits, pairs, SHARE))
-        st.subheader("q_tie against the largest seen")
-        routing = audit.routing_by_state(visits, pairs)
-        chart(figures.tie_ceiling(routing, audit.tie_ceiling(visits)), CEILING, key="tie_ceiling")
+        made = _made(str(found.folder), found)
+        st.subheader("Weak against strong score gaps", anchor=False)
+        _selectivity(made[0], run.name)
+        figure = figures.tie_ceiling(made[1], made[2])
+        chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling", beside=True)
+        _exact(found)
+        _probes(run)
 
 
-def _selectivity(result: TieSelectivity) -> None:
+@st.cache_data(max_entries=8, show_spinner="Comparing the slices …")
+def _made(folder: str, _found: Digest) -> tuple[TieSelectivity, pd.DataFrame, float]:
+    visits, pairs = audit_tables(_found, names=True)
+    by_place = audit_tables(_found)
+    largest = bounds(_found, "largest_q_tie") or (float("nan"), float("nan"))
+    return (
+        audit.tie_selectivity(visits, pairs, SHARE),
+        audit.routing_by_state(*by_place),
+        largest[1],
+    )
+
+
+def _selectivity(result: TieSelectivity, name: str) -> None:
     if not result.scored:
         st.info("The pairs of this run carry no scores, so they have no score gap.")
         return
     sources = sorted(result.slices["source"].unique())
     source = sources[0]
     if len(sources) > 1:
-        key = kept("ties_source")
-        if st.session_state.get(key) not in sources:
-            st.session_state[key] = source
+        key = kept("tie_source", source, TEXT, sources)
         source = st.selectbox("Source", sources, key=key, help="Scales differ between sources.")
     slices = result.slices[result.slices["source"] == source]
     tests = result.tests[result.tests["source"] == source]
-    chart(figures.tie_selectivity(slices, SHARE), SELECTIVITY, key="tie_selectivity")
+    figure = figures.tie_selectivity(slices, SHARE)
+    chart("q_tie and |m| by score gap", figure, SELECTIVITY, key="tie_selectivity", beside=True)
     _slices(slices)
     _tests(tests)
+    of_source = TieSelectivity(slices, tests, result.share, result.scored, result.unscored)
+    for sentence in weak_gaps_sentences(of_source, name):
+        st.text(sentence)
     st.caption(
         f"{result.scored:,} visited pairs with scores"
         + (f", {result.unscored:,} without a visit or a score left out" if result.unscored else "")
@@ -75,6 +115,7 @@ def _slices(slices: pd.DataFrame) -> None:
         slices.drop(columns="source"),
         key="tie_slices",
         hide_index=True,
+        height="content",
         column_config={
             "n": st.column_config.NumberColumn(format="localized"),
             "gap_low": st.column_config.NumberColumn("smallest gap", format="%.2f"),
@@ -91,6 +132,7 @@ def _slices(slices: pd.DataFrame) -> None:
 
 def _tests(tests: pd.DataFrame) -> None:
     st.markdown("**Mann–Whitney, bottom against top**")
+    number = st.column_config.NumberColumn
     table = pd.DataFrame(
         {
             "measure": tests["measure"].replace({"abs_margin": "|m|"}),
@@ -98,24 +140,57 @@ def _tests(tests: pd.DataFrame) -> None:
             "n bottom": tests["n_a"],
             "n top": tests["n_b"],
             "U": tests["U"],
-            "p": [format_p(p).removeprefix("p = ").removeprefix("p ") for p in tests["p"]],
+            "p": [
+                format_p(p, log10).removeprefix("p = ").removeprefix("p ")
+                for p, log10 in zip(tests["p"], tests["log10_p"], strict=True)
+            ],
             "rank-biserial r": tests["rank_biserial"],
             "AUROC": tests["auroc"],
+            "low": tests["auroc_low"],
+            "high": tests["auroc_high"],
         }
     )
-    effect = st.column_config.NumberColumn(format="%.3f")
     st.dataframe(
         table,
         key="tie_tests",
         hide_index=True,
+        height="content",
         column_config={
-            "n bottom": st.column_config.NumberColumn(format="localized"),
-            "n top": st.column_config.NumberColumn(format="localized"),
-            "U": st.column_config.NumberColumn(format="localized"),
-            "rank-biserial r": effect,
-            "AUROC": effect,
+            **dict.fromkeys(("n bottom", "n top", "U"), number(format="localized")),
+            **dict.fromkeys(("rank-biserial r", "AUROC", "low", "high"), number(format="%.3f")),
         },
     )
+
+
+def _exact(found: Digest) -> None:
+    table = columns(found, ["injected_tie", "q_tie"])
+    tied = table["injected_tie"].eq(True) if "injected_tie" in table else None
+    if tied is None or not tied.any():
+        st.caption("No exact tie was injected into this run.")
+        return
+    groups = {
+        "injected tie": table.loc[tied, "q_tie"].to_numpy(float),
+        "other pairs": table.loc[~tied, "q_tie"].to_numpy(float),
+    }
+    figure = distributions(groups, "q_tie at the last visit")
+    chart("Exact ties", figure, EXACT, key="exact_ties", beside=True)
+
+
+def _probes(run: Run) -> None:
+    """The exact-tie tables of probes that the policy was shown without training on them."""
+    for name in probes(run):
+        scores = probe_scores(run, name)
+        if "injected_tie" not in scores or not scores["injected_tie"].any():
+            continue
+        st.markdown("**Zero-shot routing of injected ties**")
+        result = injected_ties({run.name: scores})
+        st.dataframe(
+            injected_ties_shown(result).reset_index(),
+            key=f"probe_{name}",
+            hide_index=True,
+            height="content",
+        )
+        st.text(injected_ties_sentence(result, run.name))
 
 
 page()

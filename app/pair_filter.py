@@ -1,0 +1,193 @@
+"""The filters and the order of the page of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+from marking import plain
+from state import FLAG, RANGE, TEXT, TEXTS, kept, set_kept, value_of
+
+from plc_core.analysis.inspection.digest import Digest
+from plc_core.analysis.inspection.queries import (
+    MARKERS,
+    NUMBERS,
+    Filter,
+    bounds,
+    count,
+    search,
+    values,
+)
+from plc_core.decisions import DECISIONS, Decision
+from plc_core.runs import Run
+
+CORRECTION = "w · q_flip"
+LABELS = {
+    "correction": CORRECTION,
+    "mean_z": "mean z",
+    "sd_z": "sd of z",
+    "last_step": "last step",
+    "score_gap": "score gap",
+    "score_chosen": "chosen score",
+    "score_rejected": "rejected score",
+}
+UNDECIDED, DECIDED = "undecided", "decided"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which pairs, in which order, and that order in words."""
+
+    filter: Filter
+    order: str
+    descending: bool
+
+    @property
+    def words(self) -> str:
+        """The order in words."""
+        return f"{'falling' if self.descending else 'rising'} {label(self.order)}"
+
+
+def label(name: str) -> str:
+    """A column's name for a person."""
+    return LABELS.get(name, name)
+
+
+def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Asked:
+    """The filters and the order, drawn in one row; all of them stand in the URL."""
+    numbers = [name for name in NUMBERS if name in found.columns]
+    text, source, marker, decided, more, order, way = st.columns(
+        [0.2, 0.17, 0.12, 0.12, 0.13, 0.16, 0.1], vertical_alignment="bottom", gap="small"
+    )
+    words = text.text_input(
+        "Search in texts",
+        key=kept("q", "", TEXT),
+        placeholder="press Enter",
+        help="In prompts and answers, in any case. All texts of the run are read for it.",
+        on_change=_first_page,
+    )
+    sources = values(found, "source")
+    picked = source.multiselect(
+        "Source",
+        sources,
+        key=kept("source", [], TEXTS, sources),
+        disabled=len(sources) < 2,
+        placeholder="All",
+        on_change=_first_page,
+    )
+    markers = ["", *_markers(str(found.folder), found)]
+    marked = marker.selectbox(
+        "Label",
+        markers,
+        key=kept("label", "", TEXT, markers),
+        format_func=lambda m: m or "Any",
+        help="What injected corruption did to the pair",
+        on_change=_first_page,
+    )
+    choices = ["", UNDECIDED, DECIDED, *DECISIONS]
+    decision = decided.selectbox(
+        "Decision",
+        choices,
+        key=kept("decision", "", TEXT, choices),
+        format_func=lambda d: d or "Any",
+        on_change=_first_page,
+    )
+    ranges, states, marks = _more(more, found, numbers)
+    columns = ["pair_id", *numbers] if numbers else ["row"]
+    first = "correction" if "correction" in numbers else columns[-1]
+    by = order.selectbox(
+        "Sort by",
+        columns,
+        key=kept("sort", first, TEXT, columns),
+        format_func=label,
+        on_change=_first_page,
+    )
+    rising = way.toggle("Rising", key=kept("rising", False, FLAG), on_change=_first_page)
+    rows = _rows(run, words) if words else None
+    ids = None
+    undecided = decision == UNDECIDED
+    if decision and not undecided:
+        ids = tuple(d.pair_id for d in decisions.values() if decision in (DECIDED, d.decision))
+    chosen = Filter(
+        ranges=ranges,
+        sources=tuple(picked),
+        states=states,
+        marks=marks,
+        marker=marked or None,
+        ids=ids,
+        without=tuple(decisions) if undecided else (),
+        rows=rows,
+    )
+    return Asked(chosen, by, not rising)
+
+
+def _more(
+    place: st.delta_generator.DeltaGenerator, found: Digest, numbers: list[str]
+) -> tuple[tuple[tuple[str, float, float], ...], tuple[str, ...], tuple[str, ...]]:
+    """Ranges of any number, the true state and the marks of validation, folded away."""
+    chosen_key = kept("range", [], TEXTS, numbers)
+    states, marks = values(found, "oracle_state"), values(found, "marks")
+    in_use = len(st.session_state[chosen_key]) + len(value_of("state") or [])
+    in_use += len(value_of("mark") or [])
+    with place.popover(f"Ranges · {in_use}" if in_use else "Ranges", width="stretch"):
+        chosen = st.multiselect(
+            "Numbers between", numbers, key=chosen_key, format_func=label, on_change=_first_page
+        )
+        ranges = []
+        for name in chosen:
+            limits = bounds(found, name)
+            if limits is None:
+                st.text(f"{label(name)} has no value.")
+                continue
+            key = kept(f"in_{name}", limits, RANGE)
+            low, high = st.columns(2)
+            given = st.session_state[key]
+            step = (limits[1] - limits[0]) / 50 or 1.0
+            settings = {"step": step, "format": "%.4g"}
+            a = low.number_input(
+                f"{label(name)} from", value=given[0], key=f"low_{name}", **settings
+            )
+            b = high.number_input(
+                f"{label(name)} to", value=given[1], key=f"high_{name}", **settings
+            )
+            if (a, b) != given:
+                set_kept(f"in_{name}", (a, b))
+                _first_page()
+                st.rerun()
+            if (a, b) != limits:
+                ranges.append((name, float(a), float(b)))
+            st.caption(f"{plain(label(name))} lies between {limits[0]:.4g} and {limits[1]:.4g}")
+        picked: list[str] = []
+        if states:
+            key = kept("state", [], TEXTS, states)
+            picked = st.multiselect(
+                "True state", states, key=key, placeholder="All", on_change=_first_page
+            )
+        found_marks: list[str] = []
+        if marks:
+            key = kept("mark", [], TEXTS, marks)
+            found_marks = st.multiselect(
+                "Marked by validation as", marks, key=key, on_change=_first_page
+            )
+    return tuple(ranges), tuple(picked), tuple(found_marks)
+
+
+def _rows(run: Run, words: str) -> tuple[int, ...]:
+    state = (run.path / "pairs.parquet").stat()
+    return _found(str(run.path), state.st_mtime_ns, state.st_size, words)
+
+
+@st.cache_data(max_entries=8, show_spinner="Searching in all texts …")
+def _found(path: str, changed: int, size: int, words: str) -> tuple[int, ...]:
+    return search(Path(path), words)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _markers(folder: str, _found: Digest) -> list[str]:
+    return [marker for marker in MARKERS if count(_found, Filter(marker=marker))]
+
+
+def _first_page() -> None:
+    set_kept("page", 1)

@@ -1,0 +1,190 @@
+"""Routing: where the pairs of one run went, when, and with what weight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+from elements import Guide, chart
+from reading import config_of, open_training, read_digest, shown_errors
+from selection import head, point_clicked
+
+from plc_core.analysis.figures.routing import (
+    MAP_POINTS,
+    TERNARY_POINTS,
+    cartography,
+    recipe_map,
+    ternary,
+)
+from plc_core.analysis.figures.routing_over_time import (
+    correction_by_phase,
+    cumulative_mass,
+    over_training,
+    phases_of,
+)
+from plc_core.analysis.inspection.digest import Digest
+from plc_core.analysis.inspection.queries import Filter, histogram, means, sample
+from plc_core.analysis.inspection.steps import noise_row
+from plc_core.analysis.inspection.tally import MEASURES
+from plc_core.analysis.recipes import prior_of, recipe_curve
+from plc_core.runs import Run
+
+TRIANGLE = Guide(
+    "Each dot is a pair at its last visit; a corner is a weight of 1. q depends on z alone, so all "
+    "dots lie on the curve that z traces; circles: how many. The diamond is the prior, where z "
+    "says nothing. Click a dot to read its pair.",
+    "Most dots near the clean corner, a tail towards flip, and no dot off the curve.",
+    "That a pair is what its nearest corner says. No z makes tie the largest weight.",
+)
+RECIPE = Guide(
+    "Lines: the weights that the run's recipe gives each z. Dots: some pairs as recorded. Bars: "
+    "how the pairs' last z are spread.",
+    "Dots on the lines; z centred near 0 with a tail to the left where labels are noisy.",
+    "Where the border between right and wrong labels lies: the lines are set before training.",
+)
+MAP = Guide(
+    "Each dot is a pair: its mean z, and how much z moved between visits. Colour is q_flip at the "
+    "last visit. Click a dot to read its pair.",
+    "A large calm group above 0; calm pairs far below 0 are what the model keeps disagreeing with.",
+    "Why it disagrees: a wrong label, a hard pair, or a bias of the model look alike.",
+)
+MAP_OF_ONE_VISIT = Guide(
+    "Each pair was visited once, so z has no spread: each dot is a pair's z at the step of its "
+    "visit. Colour is q_flip. Click a dot to read its pair.",
+    "The cloud keeps its height while training goes on, with more above 0 than below.",
+    MAP.silent,
+)
+SPREAD = Guide(
+    "How the values of all visits were spread at each stage: darker is more visits. Line: median; "
+    "dotted: 5th and 95th percentile.",
+    "z keeps its width while m grows, as it is standardised; w is 0 in warm-up, then rises.",
+    "Whether the policy is better: margins grow under any objective.",
+)
+MASS = Guide(
+    "Left: each state's share of all routing weight so far. Right: how many pairs' worth of loss "
+    "was taken with the label reversed (flip) or as a tie.",
+    "Shares settle after warm-up; corrections start with γ and stay far below the pairs seen.",
+    "How many labels are wrong: clean pairs add to the mass of flip too.",
+)
+PHASE = Guide(
+    "Mean correction weight in each fifth of training; above it the fifth's share of all "
+    "correction. The paper reports 1.9 % in the first fifth.",
+    "Little in the first fifth, most at the end.",
+    "That correcting late is right, only that it happened late.",
+)
+
+
+def page() -> None:
+    """Draw the page."""
+    chosen = head("Routing", "What did the method do to the data, and when?")
+    if chosen is None:
+        return
+    root, name = chosen
+    with shown_errors(name):
+        run = open_training(root, name)
+        found = read_digest(run)
+        if not found.visits:
+            st.info("No pair of this run has been visited yet.")
+            return
+        _summary(run, found, _means(str(found.folder), found))
+        _charts(run, found)
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _means(folder: str, _found: Digest) -> dict[str, float]:
+    return means(_found, ["q_clean", "q_flip", "q_tie"])
+
+
+def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
+    steps = found.steps()
+    cells = {
+        "pairs visited": f"{int(mean['visited']):,} of {found.size:,}",
+        "visits": f"{found.visits:,}",
+        "mean q_clean": f"{mean['q_clean']:.3f}",
+        "mean q_flip": f"{mean['q_flip']:.3f}",
+        "mean q_tie": f"{mean['q_tie']:.3f}",
+        "loss taken reversed": f"{steps['weight_flip'].sum() / max(steps['visits'].sum(), 1):.2%}",
+    }
+    row = noise_row(run.path)
+    noise = noise_sentence(row)
+    if len(row):
+        cells["reversed labels, estimate"] = f"{row['noise_rate'].iloc[0]:.0%}"
+    columns = st.columns([1.25, *[1] * (len(cells) - 1)])
+    for column, (label, value) in zip(columns, cells.items(), strict=True):
+        column.metric(label.replace("_", r"\_"), value)
+    objective = str(config_of(run).get("objective", "?"))
+    said = f"Up to step {found.last_step:,}. Means are over pairs, at their last visit."
+    if objective != "plc":
+        said += (
+            f" This run trained with {objective}: its routing was logged beside it and did not "
+            "touch the loss, so w is the weight that PLC-DPO would have given."
+        )
+    st.text(said)
+    if noise:
+        st.markdown(noise)
+
+
+def noise_sentence(row: pd.DataFrame) -> str:
+    """How noisy the data are by the run's own estimate; empty where the run has none."""
+    if row.empty:
+        return ""
+    said = row.iloc[0]
+    return (
+        f"Estimated share of reversed labels: **{said['noise_rate']:.1%}** "
+        f"\\[{said['noise_low']:.1%}, {said['noise_high']:.1%}\\] (95 %), from the margins alone, "
+        f"at the end of the first epoch (step {int(said['step']):,}): later the policy remembers "
+        "its labels. Beside q\\_flip each pair has its calibrated p\\_flip."
+    )
+
+
+def _charts(run: Run, found: Digest) -> None:
+    config = config_of(run)
+    curve = recipe_curve(config)
+    names = ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
+    points = sample(found, Filter(), names, MAP_POINTS)
+    left, right = st.columns(2)
+    with left:
+        some = points.head(TERNARY_POINTS)
+        figure = ternary(some, curve, prior_of(config), found.size, _beads(config, found))
+        chart("Pairs in the triangle of q", figure, TRIANGLE, "ternary", clicked=point_clicked)
+    with right:
+        guide = MAP if "sd_z" in found.columns else MAP_OF_ONE_VISIT
+        figure = cartography(points, found.size)
+        chart("A map of the pairs", figure, guide, "map", clicked=point_clicked)
+    left, right = st.columns(2)
+    with left:
+        edges = np.linspace(-4, 4, 65)
+        counts = histogram(found, "z", Filter(), edges)
+        figure = recipe_map(curve, edges, counts, points.head(400))
+        chart(f"From z to q: {recipe_name(config)}", figure, RECIPE, "recipe_map")
+    with right:
+        cells = {}
+        for measure in MEASURES:
+            counted = found.counts(measure)
+            cells[measure] = (counted.table, counted.low, counted.high, counted.width)
+        chart("Values over training", over_training(cells), SPREAD, "over_training")
+    steps = found.steps()
+    left, right = st.columns([0.62, 0.38])
+    with left:
+        chart("Routing weight added up", cumulative_mass(steps), MASS, "mass")
+    with right:
+        total = run.status.get("total_steps")
+        phases = phases_of(steps, total if isinstance(total, int) else None)
+        chart("Correction by phase", correction_by_phase(phases), PHASE, "phases")
+
+
+def _beads(config: dict[str, object], found: Digest) -> pd.DataFrame:
+    edges = np.linspace(-4, 4, 33)
+    counts = histogram(found, "z", Filter(), edges)
+    beads = recipe_curve(config, (edges[:-1] + edges[1:]) / 2)
+    return beads.assign(n=counts)[counts > 0] if len(beads) else beads
+
+
+def recipe_name(config: dict[str, object]) -> str:
+    """The run's recipe and prior in a few words."""
+    prior = prior_of(config)
+    said = f"recipe {config.get('recipe', '?')}"
+    return said + (f", prior {', '.join(f'{p:.2f}' for p in prior)}" if prior else "")
+
+
+page()

@@ -1,0 +1,155 @@
+"""Curves of many runs over each other, and win rates of many runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish, whiskers
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Loss and margin": ("loss", "margin_mean", "margin_std", "accuracy"),
+    "Routing": ("q_clean", "q_flip", "q_tie", "weight_mean", "gamma", "p_flip"),
+    "Rewards": ("reward_chosen", "reward_rejected"),
+    "Calibration": ("ema_mean", "ema_std", "floor_bound", "noise_rate"),
+    "Optimiser": ("learning_rate", "grad_norm", "pairs_per_second", "seconds"),
+}
+"""The columns of metrics.parquet that are drawn, by what they tell."""
+
+TITLES = {
+    "margin_mean": "mean margin m",
+    "margin_std": "spread of m in a step",
+    "accuracy": "accuracy: share with m > 0",
+    "weight_mean": "mean weight w",
+    "gamma": "correction strength γ",
+    "reward_chosen": "reward of chosen, β nats",
+    "reward_rejected": "reward of rejected, β nats",
+    "ema_mean": "EMA mean of m",
+    "ema_std": "EMA deviation of m",
+    "floor_bound": "deviation at its floor (1 is yes)",
+    "noise_rate": "estimated share of reversed labels",
+    "learning_rate": "learning rate",
+    "grad_norm": "gradient norm",
+    "pairs_per_second": "pairs a second",
+    "seconds": "seconds a step",
+}
+_COLOURS = tuple(colour for colour in RUN_COLOURS if colour != INK)
+_DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def run_curves(
+    metrics: Mapping[str, pd.DataFrame], names: Sequence[str], baseline: str | None = None
+) -> go.Figure:
+    """Any columns of the metrics of any number of runs over optimizer steps, one panel a column.
+
+    Args:
+        metrics: by run, its metrics table.
+        names: the columns; one that no run logged says so in its panel's place.
+        baseline: a run that is drawn thick and grey, under the others.
+
+    Runs are told apart by colour, and beyond nine of them by dash too.
+    """
+    drawn = {name: table for name, table in metrics.items() if "step" in table and len(table)}
+    if not drawn:
+        return empty("No optimizer step has been logged yet.", 360)
+    wanted = [name for name in names if any(_has(table, name) for table in drawn.values())]
+    if not wanted:
+        return empty("None of these was logged under these objectives.", 360)
+    across = 2 if len(wanted) == 4 else min(3, len(wanted))
+    rows = -(-len(wanted) // across)
+    figure = make_subplots(
+        rows=rows,
+        cols=across,
+        subplot_titles=[TITLES.get(name, name) for name in wanted],
+        shared_xaxes="all",
+        vertical_spacing=0.16 if rows > 1 else 0.1,
+        horizontal_spacing=0.06,
+    )
+    order = sorted(drawn, key=lambda name: name != baseline)
+    places = {name: place for place, name in enumerate(n for n in drawn if n != baseline)}
+    for run in order:
+        table = drawn[run].sort_values("step")
+        pinned = run == baseline
+        number = places.get(run, 0)
+        colour = INK if pinned else _COLOURS[number % len(_COLOURS)]
+        dash = "solid" if pinned else _DASHES[number // len(_COLOURS) % len(_DASHES)]
+        shown = False
+        for place, column in enumerate(wanted):
+            if not _has(table, column):
+                continue
+            figure.add_scattergl(
+                x=table["step"],
+                y=table[column],
+                name=f"{run} (baseline)" if pinned else run,
+                legendgroup=run,
+                showlegend=not shown and len(drawn) > 1,
+                mode="lines" if len(table) > 1 else "markers",
+                opacity=0.75 if pinned else 1,
+                line={"color": colour, "width": 4 if pinned else 1.6, "dash": dash},
+                hovertemplate="step %{x}: %{y:.4g}",
+                row=place // across + 1,
+                col=place % across + 1,
+            )
+            shown = True
+    figure.update_annotations(font_size=13)
+    figure.update_xaxes(title_text="optimizer step", row=rows)
+    figure = finish(figure, 60 + 235 * rows, hovermode="closest")
+    return figure.update_layout(legend_y=1.0 + 0.16 / rows, margin_t=84 if len(drawn) > 1 else 36)
+
+
+def final_values(
+    metrics: Mapping[str, pd.DataFrame], names: Sequence[str], baseline: str | None = None
+) -> pd.DataFrame:
+    """The last logged value of each column by run, one row a run, and its distance to a baseline.
+
+    Columns: run, step, `names` that any run has, and for each "Δ name" where `baseline` is one of
+    the runs.
+    """
+    rows = []
+    for run, table in metrics.items():
+        if "step" not in table or table.empty:
+            continue
+        last = table.sort_values("step").iloc[-1]
+        rows.append({"run": run, "step": int(last["step"])} | {n: last.get(n) for n in names})
+    frame = pd.DataFrame(rows, columns=["run", "step", *names]).dropna(axis="columns", how="all")
+    if baseline in set(frame.get("run", ())) and len(frame) > 1:
+        own = frame.set_index("run").loc[baseline]
+        for name in [n for n in names if n in frame]:
+            place = list(frame.columns).index(name) + 1
+            frame.insert(place, f"Δ {name}", frame[name] - own[name])
+    return frame
+
+
+def win_rates(cells: pd.DataFrame) -> go.Figure:
+    """Win rates in percent with their intervals, a row a method, decodings beside each other.
+
+    `cells` has method, decoding, win_rate, low, high and n, as `evaluation.win_rate_cells`.
+    """
+    if cells.empty:
+        return empty("No win rate is there yet.", 240)
+    figure = go.Figure()
+    for number, (decoding, own) in enumerate(cells.groupby("decoding", sort=False)):
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        figure.add_scatter(
+            x=own["win_rate"],
+            y=own["method"],
+            name=str(decoding),
+            mode="markers",
+            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number % 2]},
+            error_x=whiskers(own["win_rate"], own["low"], own["high"], colour),
+            customdata=own[["low", "high", "n"]].to_numpy(),
+            hovertemplate=f"%{{y}}, {decoding}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
+            "%{customdata[1]:.1f}], n = %{customdata[2]:,}<extra></extra>",
+        )
+    figure.add_vline(x=50, line={"color": INK, "dash": "dot", "width": 1.2})
+    figure.update_xaxes(title_text="win rate, %")
+    figure.update_yaxes(autorange="reversed", type="category")
+    rows = cells["method"].nunique()
+    return finish(figure, 150 + 46 * rows, scattermode="group", margin_t=44)
+
+
+def _has(table: pd.DataFrame, name: str) -> bool:
+    return name in table and bool(table[name].notna().any())

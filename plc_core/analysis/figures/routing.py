@@ -1,0 +1,250 @@
+"""Figures of where pairs are routed: the triangle of q, the recipe's curves, the map of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from plc_core.analysis.audit import STATES
+from plc_core.analysis.figures.style import (
+    GRID,
+    INK,
+    STATE_COLOURS,
+    empty,
+    finish,
+    notice,
+)
+
+Q_SCALE = [[0.0, "rgba(128,128,128,0.45)"], [0.5, "#E39A6A"], [1.0, STATE_COLOURS["flip"]]]
+"""From grey to the colour of flip: how large q_flip is."""
+
+TERNARY_POINTS, MAP_POINTS = 2_000, 15_000
+"""Most points that are drawn: the triangle is drawn without WebGL."""
+
+_MARKS_OF_Z = (-2, -1, -0.5, 0, 1)
+
+
+def ternary(
+    points: pd.DataFrame,
+    curve: pd.DataFrame,
+    prior: tuple[float, float, float] | None,
+    total: int,
+    beads: pd.DataFrame | None = None,
+) -> go.Figure:
+    """Pairs in the triangle of routing weights, the curve that z traces in it, and the prior.
+
+    Args:
+        points: pair_id, z and q of some pairs, at most `TERNARY_POINTS`.
+        curve: `recipes.recipe_curve` of the run; empty where its recipe is not known.
+        prior: of clean, flip and tie.
+        total: pairs of which the points are a sample.
+        beads: places on the curve (z and q) with the pairs `n` near each, drawn as circles whose
+            area is n.
+
+    q depends on z alone (equation "posterior"), so the pairs lie on one curve.
+    """
+    known = points.dropna(subset=["q_clean", "q_flip", "q_tie"])
+    if known.empty:
+        return empty("No pair has been visited yet.", 430)
+    figure = go.Figure()
+    if len(curve):
+        figure.add_scatterternary(
+            **_corners(curve),
+            mode="lines",
+            line={"color": INK, "width": 2},
+            name="z from −4 to 4",
+            hoverinfo="skip",
+        )
+    if beads is not None and len(beads):
+        figure.add_scatterternary(
+            **_corners(beads),
+            mode="markers",
+            name="how many",
+            marker={
+                "size": 42 * np.sqrt(beads["n"] / beads["n"].max()),
+                "color": "rgba(123,97,196,0.16)",
+                "line": {"width": 1, "color": "rgba(123,97,196,0.55)"},
+            },
+            customdata=beads[["n", "z"]].to_numpy(),
+            hovertemplate="%{customdata[0]:,} pairs near z %{customdata[1]:.2f}<extra></extra>",
+        )
+    figure.add_scatterternary(
+        **_corners(known),
+        mode="markers",
+        name="pairs",
+        customdata=known[["pair_id", "z"]].to_numpy(),
+        marker={"size": 6, "opacity": 0.6, "color": _mixed(known), "line": {"width": 0}},
+        hovertemplate="%{customdata[0]}<br>z %{customdata[1]:.2f} · clean %{c:.2f}, "
+        "flip %{b:.2f}, tie %{a:.2f}<extra></extra>",
+    )
+    if len(curve):
+        marks = curve.iloc[[int((curve["z"] - z).abs().argmin()) for z in _MARKS_OF_Z]]
+        figure.add_scatterternary(
+            **_corners(marks),
+            mode="markers+text",
+            text=[f"z={z:g}" if z == 0 else f"{z:g}" for z in _MARKS_OF_Z],
+            textposition="bottom center",
+            textfont={"size": 11, "color": INK},
+            marker={"size": 4, "color": INK},
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    if prior is not None:
+        figure.add_scatterternary(
+            a=[prior[2]],
+            b=[prior[1]],
+            c=[prior[0]],
+            mode="markers",
+            name="prior π⁰",
+            marker={
+                "symbol": "diamond-open",
+                "size": 13,
+                "color": INK,
+                "line": {"width": 2.5, "color": INK},
+            },
+            hovertemplate="prior: clean %{c:.2f}, flip %{b:.2f}, tie %{a:.2f}<extra></extra>",
+        )
+    axis = {"gridcolor": GRID, "linecolor": GRID, "tickfont": {"size": 10}, "dtick": 0.25}
+    axis |= {"tickformat": ".2g", "ticks": ""}
+    figure = finish(figure, 400, margin={"l": 40, "r": 40, "t": 44, "b": 30})
+    figure.update_layout(
+        ternary={
+            "sum": 1,
+            "bgcolor": "rgba(0,0,0,0)",
+            "aaxis": axis | {"title": _title("tie")},
+            "baxis": axis | {"title": _title("flip")},
+            "caxis": axis | {"title": _title("clean")},
+        },
+        legend={"y": 1.06},
+        clickmode="event+select",
+    )
+    if len(known) < total:
+        notice(figure, f"dots: {len(known):,} of<br>{total:,} pairs,<br>drawn by chance")
+        figure.layout.annotations[-1].update(y=0.8, align="right")
+    return figure
+
+
+def recipe_map(
+    curve: pd.DataFrame, edges: np.ndarray, counts: np.ndarray, points: pd.DataFrame | None = None
+) -> go.Figure:
+    """q against z by the run's recipe, over how the pairs' last z are spread.
+
+    Args:
+        curve: `recipes.recipe_curve`; empty where the recipe is not known.
+        edges, counts: the histogram of z at the last visit.
+        points: some pairs (z and q as the run recorded them), which lie on the curves where the
+            run followed its recipe.
+    """
+    figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, row_heights=[0.72, 0.28], vertical_spacing=0.04
+    )
+    for state in STATES:
+        if len(curve):
+            figure.add_scatter(
+                x=curve["z"],
+                y=curve[f"q_{state}"],
+                name=f"q_{state}",
+                mode="lines",
+                line={"color": STATE_COLOURS[state], "width": 2.4},
+                hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=1,
+            )
+        if points is not None and len(points):
+            figure.add_scattergl(
+                x=points["z"],
+                y=points[f"q_{state}"],
+                mode="markers",
+                marker={"color": STATE_COLOURS[state], "size": 4, "opacity": 0.45},
+                name=f"q_{state}",
+                showlegend=not len(curve),
+                hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}, as recorded<extra></extra>",
+                row=1,
+                col=1,
+            )
+    share = counts / max(int(counts.sum()), 1)
+    figure.add_bar(
+        x=(edges[:-1] + edges[1:]) / 2,
+        y=share,
+        marker={"color": "rgba(123,97,196,0.55)", "line": {"width": 0}},
+        showlegend=False,
+        customdata=counts,
+        hovertemplate="z near %{x:.2f}: %{customdata:,} pairs (%{y:.1%})<extra></extra>",
+        row=2,
+        col=1,
+    )
+    figure.update_yaxes(title_text="q", range=[-0.03, 1.03], row=1)
+    figure.update_yaxes(title_text="pairs", tickformat=".0%", nticks=3, row=2)
+    figure.update_xaxes(title_text="standardised margin z, last visit", range=[-4, 4], row=2)
+    return finish(figure, 430, bargap=0.04, margin_t=36)
+
+
+def cartography(points: pd.DataFrame, total: int) -> go.Figure:
+    """Each pair's mean z against its spread over visits, coloured by q_flip at the last one.
+
+    `points` has pair_id, mean_z, sd_z, visits, last_step, z and q_flip of some pairs. Where every
+    pair was visited once there is no spread, and z is drawn against the step of the visit.
+    The data map of Swayamdipta et al. 2020, with z in place of a class's probability.
+    """
+    spread = "sd_z" in points and points["sd_z"].notna().any()
+    x, y = ("sd_z", "mean_z") if spread else ("last_step", "z")
+    known = points.dropna(subset=[x, y])
+    if known.empty:
+        return empty("No pair has been visited yet.", 430)
+    figure = go.Figure()
+    figure.add_hline(y=0, line={"color": INK, "dash": "dot", "width": 1})
+    figure.add_scattergl(
+        x=known[x],
+        y=known[y],
+        mode="markers",
+        customdata=known[["pair_id", "q_flip", "visits"]].to_numpy(),
+        marker={
+            "size": 5,
+            "opacity": 0.7,
+            "color": known["q_flip"],
+            "colorscale": Q_SCALE,
+            "cmin": 0,
+            "cmax": 1,
+            "colorbar": {
+                "title": {"text": "q_flip", "side": "right"},
+                "thickness": 8,
+                "outlinewidth": 0,
+                "len": 0.8,
+                "tickvals": [0, 0.5, 1],
+            },
+        },
+        hovertemplate="%{customdata[0]}<br>%{y:.2f} at %{x:.3g}, q_flip %{customdata[1]:.2f}, "
+        "%{customdata[2]} visits<extra></extra>",
+        showlegend=False,
+    )
+    names = {
+        "sd_z": "spread of z over visits (standard deviation)",
+        "mean_z": "mean z over visits",
+        "last_step": "optimizer step of the visit",
+        "z": "z at the one visit",
+    }
+    figure.update_xaxes(title_text=names[x], rangemode="tozero")
+    figure.update_yaxes(title_text=names[y])
+    figure = finish(figure, 400, margin_t=16, clickmode="event+select", dragmode="zoom")
+    if len(known) < total:
+        notice(figure, f"{len(known):,} of {total:,} pairs, drawn by chance")
+    return figure
+
+
+def _corners(table: pd.DataFrame) -> dict[str, pd.Series]:
+    return {"a": table["q_tie"], "b": table["q_flip"], "c": table["q_clean"]}
+
+
+def _mixed(table: pd.DataFrame) -> list[str]:
+    """The states' colours mixed by q: the colour says again what the place says."""
+    colours = np.array(
+        [[int(STATE_COLOURS[s][i : i + 2], 16) for i in (1, 3, 5)] for s in STATES], float
+    )
+    mixed = table[[f"q_{s}" for s in STATES]].to_numpy(float) @ colours
+    return [f"rgb({r:.0f},{g:.0f},{b:.0f})" for r, g, b in mixed]
+
+
+def _title(state: str) -> dict[str, object]:
+    return {"text": f"<b>{state}</b>", "font": {"color": STATE_COLOURS[state], "size": 14}}

@@ -1,0 +1,114 @@
+"""Judged answers of runs: which files there are, and the one answer on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from plc_core.files import RunError, read_table, table_names
+from plc_core.runs import Run
+
+TRAINED = "trained"
+
+
+def judgement_files(run: Run) -> dict[str, str]:
+    """The run's files of judgements by name, each "scores" or "verdicts"; others are left out."""
+    found = {}
+    for path in sorted((run.path / "judgements").glob("[!.]*.parquet")):
+        if path.is_symlink():
+            continue
+        names = set(table_names(path))
+        if {"prompt_id", "policy", "decoding"} <= names:
+            if "reward" in names:
+                found[path.stem] = "scores"
+            elif "win" in names:
+                found[path.stem] = "verdicts"
+    return found
+
+
+def read_judgements(run: Run, name: str, policy: str = TRAINED) -> pd.DataFrame:
+    """The judged answers of one policy of a run: prompt_id, decoding, and reward or win.
+
+    Of several turns each is a prompt of its own, named prompt_id/turn.
+
+    Raises:
+        RunError: where the file is missing, or a link.
+    """
+    path = run.path / "judgements" / f"{name}.parquet"
+    if path.is_symlink():
+        raise RunError(f"{path} is a link and may lead outside its run; it was not opened.")
+    if not path.exists():
+        raise RunError(f"The run {run.name!r} has no judgements {name!r}.")
+    table = read_table(path).to_pandas()
+    table = table[table["policy"] == policy].reset_index(drop=True)
+    if "turn" in table and len(set(table["turn"])) > 1:
+        table["prompt_id"] = table["prompt_id"] + "/" + table["turn"].astype(str)
+    return table
+
+
+def judged(runs: Mapping[str, Run], name: str) -> pd.DataFrame:
+    """The scored answers of several runs as `win_rate_cells` takes them.
+
+    Columns: method (the key of the run), benchmark, decoding, prompt_id, reward. With the starting
+    model's own answers, where a file has them, as the method "reference".
+    """
+    frames = []
+    for method, run in runs.items():
+        table = read_judgements(run, name)
+        frames.append(table.assign(method=method))
+    for run in runs.values():
+        reference = read_judgements(run, name, "reference")
+        if len(reference):
+            frames.append(reference.assign(method="reference"))
+            break
+    if not frames:
+        return pd.DataFrame(columns=["method", "benchmark", "decoding", "prompt_id", "reward"])
+    together = pd.concat(frames, ignore_index=True).assign(benchmark=name)
+    return together[["method", "benchmark", "decoding", "prompt_id", "reward"]]
+
+
+def outcomes(table: pd.DataFrame, method: str, baseline: str, decoding: str) -> pd.DataFrame:
+    """Each prompt that both answered: prompt_id, reward, baseline, difference, outcome.
+
+    `table` is that of `judged`. Sorted from the clearest loss to the clearest win.
+    """
+    of = table[table["decoding"] == decoding]
+    own, other = (
+        of[of["method"] == who].set_index("prompt_id")["reward"] for who in (method, baseline)
+    )
+    both = pd.DataFrame({"reward": own, "baseline": other}).dropna()
+    both["difference"] = both["reward"] - both["baseline"]
+    both["outcome"] = "tie"
+    both.loc[both["difference"] > 0, "outcome"] = "win"
+    both.loc[both["difference"] < 0, "outcome"] = "loss"
+    return both.sort_values("difference", kind="stable").reset_index()
+
+
+def benchmark_of(run: Run, judgements: str) -> str | None:
+    """The benchmark whose answers a file of judgements is about; None where they are not kept."""
+    stems = [path.stem for path in (run.path / "generations").glob("[!.]*.parquet")]
+    named = judgements.partition("-against-")[0]
+    fitting = [stem for stem in stems if named == stem or named.endswith(f"-{stem}")]
+    return max(fitting, key=len, default=None)
+
+
+def read_answer(
+    run: Run, benchmark: str, prompt_id: str, decoding: str, policies: Sequence[str] = (TRAINED,)
+) -> dict[str, Any] | None:
+    """The row of one answer in generations/<benchmark>.parquet; None where there is none."""
+    path: Path = run.path / "generations" / f"{benchmark}.parquet"
+    if path.is_symlink() or not path.exists():
+        return None
+    prompt, _, turn = prompt_id.partition("/")
+    wanted: list[tuple[str, str, Any]] = [
+        ("prompt_id", "=", prompt),
+        ("decoding", "=", decoding),
+        ("policy", "in", list(policies)),
+    ]
+    if turn:
+        wanted.append(("turn", "=", int(turn)))
+    rows = read_table(path, filters=wanted).to_pylist()
+    return rows[0] if rows else None

@@ -1,0 +1,55 @@
+"""How well a ranking finds what is marked: precision among its first k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from plc_core.analysis.statistics import wilson
+
+
+def precision_at(scores: Iterable[float], positive: Iterable[bool], most: int = 24) -> pd.DataFrame:
+    """The share of positives among the k items with the highest scores.
+
+    Both are 1-d of one length (ValueError otherwise); items without a score are left out. Items of
+    equal scores that k divides count by their share of positives, so the order of the items does
+    not matter.
+
+    Returns:
+        One row a k, at most `most` of them, from 10 to all on a logarithmic scale: k, hits,
+        precision, low, high (Wilson's 95 %), recall, base_rate.
+    """
+    values, marked = np.asarray(scores, np.float64), np.asarray(positive, bool)
+    if values.shape != marked.shape or values.ndim != 1:
+        raise ValueError(f"scores {values.shape} and positive {marked.shape} are of one length.")
+    known = ~np.isnan(values)
+    values, marked = values[known], marked[known]
+    n, total = len(values), int(marked.sum())
+    if not n:
+        names = ["k", "hits", "precision", "low", "high", "recall", "base_rate"]
+        return pd.DataFrame(columns=names)
+    order = np.argsort(-values, kind="stable")
+    _, group, sizes = np.unique(-values[order], return_inverse=True, return_counts=True)
+    in_group = np.bincount(group, marked[order].astype(np.float64))
+    expected = np.cumsum((in_group / sizes)[group])
+    first = min(10, n)
+    places = np.unique(np.geomspace(first, n, most).round().astype(int))
+    rows = []
+    for k in places.tolist():
+        hits = float(expected[k - 1])
+        low, high = wilson(round(hits), k)
+        rows.append(
+            {
+                "k": k,
+                "hits": hits,
+                "precision": hits / k,
+                "low": low,
+                "high": high,
+                "recall": hits / total if total else math.nan,
+                "base_rate": total / n,
+            }
+        )
+    return pd.DataFrame(rows)

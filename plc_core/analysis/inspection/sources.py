@@ -1,0 +1,65 @@
+"""The files of a run that are read here, listed without following links."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from plc_core.files import RunError
+from plc_core.runs import Run
+
+Stamp: TypeAlias = tuple[str, int, int]
+"""Name, bytes and time of change of a file: equal stamps, equal content."""
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The tables of one run: pairs.parquet, and the visits in the order of their steps."""
+
+    folder: Path
+    pairs: Stamp
+    visits: tuple[Stamp, ...]
+
+    def visit_path(self, name: str) -> str:
+        return str(self.folder / "visits" / name)
+
+
+def run_files(run: Run) -> RunFiles:
+    """The files of `run`.
+
+    Raises:
+        RunError: where it has no pairs yet, or a file leads elsewhere.
+    """
+    pairs = run.path / "pairs.parquet"
+    try:
+        if pairs.is_symlink():
+            raise _leads_elsewhere(pairs)
+        state = pairs.stat()
+    except FileNotFoundError:
+        raise RunError(f"The run {run.name!r} has no pairs.parquet yet.") from None
+    stamp = (pairs.name, state.st_size, state.st_mtime_ns)
+    return RunFiles(run.path, stamp, tuple(sorted(_visits(run.path / "visits"))))
+
+
+def _visits(folder: Path) -> list[Stamp]:
+    if folder.is_symlink():
+        raise _leads_elsewhere(folder)
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not (entry.name[:1].isdigit() and entry.name.endswith(".parquet")):
+                    continue
+                if entry.is_symlink():
+                    raise _leads_elsewhere(Path(entry.path))
+                state = entry.stat()
+                found.append((entry.name, state.st_size, state.st_mtime_ns))
+    except (FileNotFoundError, NotADirectoryError):
+        return found  # no visit yet, or one file fewer since a resumed run cut it
+    return found
+
+
+def _leads_elsewhere(path: Path) -> RunError:
+    return RunError(f"{path} is a link and may lead outside its run; the run was not opened.")

@@ -1,0 +1,123 @@
+"""Decisions on pairs: kept at once, never lost, and exported as pairs that load again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from plc_core.data import load_pairs
+from plc_core.decisions import decide, export_cleaned, read_decisions
+from plc_core.files import RunError
+from plc_core.runs import Run, open_run
+from tests.fake_run import write_fake_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """40 pairs with votes."""
+    return open_run(write_fake_run(tmp_path, "run", pairs=40, votes=True))
+
+
+def pairs_of(run: Run) -> pd.DataFrame:
+    return pd.read_parquet(run.path / "pairs.parquet")
+
+
+def test_a_decision_is_on_disk_at_once_and_can_be_taken_back(run: Run) -> None:
+    first, second = pairs_of(run)["pair_id"][:2]
+    decide(run, first, "flip", "why: \ud800 $x$ \n line")
+    decide(run, second, "drop")
+    kept = read_decisions(open_run(run.path))
+    assert (kept[first].decision, kept[first].note) == ("flip", "why: \ud800 $x$ \n line")
+    assert kept[first].decided.endswith("+00:00")
+    decide(run, first, None, "only a note")
+    assert read_decisions(run)[first].decision is None
+    assert set(decide(run, first, None)) == {second}
+
+
+def test_an_unknown_decision_is_refused(run: Run) -> None:
+    with pytest.raises(RunError, match="one of keep, flip, tie, drop"):
+        decide(run, "x", "delete")
+    assert not read_decisions(run)
+
+
+def test_a_broken_file_is_never_written_over(run: Run) -> None:
+    decide(run, "a", "keep")
+    path = run.path / "decisions" / "decisions.jsonl"
+    path.write_text(path.read_text() + '{"pair_id": "b", "decis\n')
+    before = path.read_bytes()
+    with pytest.raises(RunError, match="line 2, is no decision"):
+        decide(run, "c", "keep")
+    assert path.read_bytes() == before
+
+
+def test_links_are_left_alone(run: Run, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (run.path / "decisions").symlink_to(outside)
+    with pytest.raises(RunError, match="leads outside"):
+        decide(run, "a", "keep")
+    with pytest.raises(RunError, match="leads outside"):
+        export_cleaned(run)
+    assert not list(outside.iterdir())
+
+
+def _decide_many(path: Path, name: str) -> None:
+    for number in range(15):
+        decide(open_run(path), f"{name}{number}", "keep")
+
+
+def test_two_processes_lose_nothing(run: Run) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_decide_many, args=(run.path, name)) for name in "ab"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert len(read_decisions(run)) == 30
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_the_cleaned_pairs_load_again(run: Run, form: str) -> None:
+    before = pairs_of(run)
+    ids = before["pair_id"].tolist()
+    for place, decision in ((0, "flip"), (1, "tie"), (2, "drop"), (3, "keep")):
+        decide(run, ids[place], decision, "because")
+    path, counts = export_cleaned(run, form)  # type: ignore[arg-type]
+    assert counts == {"keep": 1, "flip": 1, "tie": 1, "drop": 1, "undecided": 36}
+    assert json.loads((run.path / "decisions" / "cleaned.json").read_text())["flip"] == 1
+    loaded = load_pairs(path)
+    assert len(loaded) == 39
+    assert loaded.report().rows_read == 39
+    rows = {json.loads(row["metadata"])["run_pair_id"]: row for row in loaded.dataset}
+    assert ids[2] not in rows
+    flipped, was = rows[ids[0]], before.iloc[0]
+    assert (flipped["chosen"], flipped["rejected"]) == (was["rejected"], was["chosen"])
+    assert flipped["score_chosen"] == was["score_rejected"]
+    other = {"chosen": "rejected", "rejected": "chosen", "tie": "tie"}
+    assert flipped["votes"] == [other[vote] for vote in was["votes"]]
+    assert rows[ids[1]]["votes"] == ["tie"]
+    assert "tied-votes" in rows[ids[1]]["marks"]
+    kept, was = rows[ids[3]], before.iloc[3]
+    assert kept["prompt"] == list(was["prompt"])
+    assert (kept["chosen"], kept["source"], kept["split"]) == (was["chosen"], "world", "train")
+    said = json.loads(kept["metadata"])
+    assert (said["run"], said["decision"], said["note"]) == ("run", "keep", "because")
+
+
+def test_only_what_was_decided_may_be_exported(run: Run) -> None:
+    first = pairs_of(run)["pair_id"][0]
+    decide(run, first, "keep")
+    path, counts = export_cleaned(run, undecided=False)
+    assert pd.read_parquet(path)["run_pair_id"].tolist() == [first]
+    assert counts["undecided"] == 39
+
+
+def test_pairs_without_texts_cannot_be_exported(run: Run) -> None:
+    pairs_of(run).drop(columns="chosen").to_parquet(run.path / "pairs.parquet")
+    with pytest.raises(RunError, match=r"lacks the column\(s\) chosen"):
+        export_cleaned(run)
+    assert not list((run.path / "decisions").glob("cleaned*"))

@@ -1,0 +1,387 @@
+"""What is said of runs of any size: the digest of all visits, the queries over it, the figures."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plc_core.analysis import audit
+from plc_core.analysis.figures.routing import cartography, ternary
+from plc_core.analysis.figures.routing_over_time import phases_of
+from plc_core.analysis.inspection import queries
+from plc_core.analysis.inspection.bench import WEAK, bench, group_choices
+from plc_core.analysis.inspection.digest import Digest, digest, newest
+from plc_core.analysis.inspection.pair import read_pair, read_visits
+from plc_core.analysis.inspection.queries import Filter
+from plc_core.analysis.inspection.ranking import precision_at
+from plc_core.analysis.inspection.steps import noise_row, thinned
+from plc_core.analysis.inspection.tally import STEP_CELLS, VALUE_CELLS, Counts
+from plc_core.analysis.recipes import TEMPERATURES, WARMUP, recipe_curve
+from plc_core.data.votes import vote_group
+from plc_core.files import RunError, write_table
+from plc_core.runs import Run, open_run
+from tests.fake_run import write_fake_run
+from tests.huge_run import write_huge_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two epochs of 400 pairs of two sources, with votes, ties, p_flip and one odd text."""
+    root = tmp_path_factory.mktemp("runs")
+    path = write_fake_run(
+        root,
+        "run",
+        pairs=400,
+        epochs=2,
+        votes=True,
+        ties=30,
+        posterior=True,
+        sources=("one", "two"),
+        texts=(("a Needle (1+1) here", "no"), ("x", "y"), ("z", "A NEEDLE")),
+    )
+    return open_run(path)
+
+
+@pytest.fixture(scope="module")
+def found(run: Run) -> Digest:
+    return digest(run)
+
+
+@pytest.fixture(scope="module")
+def pairs(found: Digest) -> pd.DataFrame:
+    return pd.read_parquet(found.pairs_path)
+
+
+def test_a_pair_has_its_last_visit_as_the_audit_has_it(run: Run, pairs: pd.DataFrame) -> None:
+    expected = audit.join_last_visits(run.visits(), run.pairs())
+    assert pairs["pair_id"].tolist() == expected["pair_id"].tolist()
+    assert pairs["last_step"].tolist() == expected["step"].tolist()
+    for name in ("margin", "z", "q_clean", "q_flip", "q_tie", "confidence", "weight"):
+        np.testing.assert_array_equal(pairs[name], expected[name])
+
+
+def test_a_pair_has_the_mean_and_spread_of_its_visits(run: Run, pairs: pd.DataFrame) -> None:
+    groups = run.visits().astype({"z": "float64"}).groupby("pair_id")
+    ids = pairs["pair_id"]
+    np.testing.assert_allclose(pairs["mean_z"], groups["z"].mean().loc[ids], rtol=1e-5)
+    np.testing.assert_allclose(pairs["sd_z"], groups["z"].std(ddof=0).loc[ids], atol=1e-4)
+    assert pairs["visits"].tolist() == groups.size().loc[ids].tolist()
+    assert pairs["first_step"].tolist() == groups["step"].min().loc[ids].tolist()
+    np.testing.assert_array_equal(pairs["largest_q_tie"], groups["q_tie"].max().loc[ids])
+
+
+def test_p_flip_is_that_of_the_first_visit(run: Run, pairs: pd.DataFrame) -> None:
+    visits = pd.concat(map(pd.read_parquet, sorted((run.path / "visits").iterdir())))
+    first = visits.sort_values("step").drop_duplicates("pair_id").set_index("pair_id")["p_flip"]
+    np.testing.assert_array_equal(pairs["p_flip"], first.loc[pairs["pair_id"]])
+
+
+def test_votes_are_counted_and_grouped_by_the_rule(run: Run, pairs: pd.DataFrame) -> None:
+    votes = pd.read_parquet(run.path / "pairs.parquet", columns=["votes"])["votes"]
+    assert pairs["vote_group"].tolist() == [vote_group(list(own)) for own in votes]
+    assert pairs["votes_tie"].tolist() == [list(own).count("tie") for own in votes]
+
+
+def test_steps_hold_the_sums_of_their_visits(run: Run, found: Digest) -> None:
+    visits, steps = run.visits().astype("float64", errors="ignore"), found.steps()
+    visits["weight_flip"] = visits["weight"] * visits["q_flip"]
+    sums = visits.groupby("step")[["q_clean", "q_tie", "weight", "weight_flip"]].sum()
+    assert steps["step"].tolist() == sums.index.tolist()
+    for name in sums:
+        np.testing.assert_allclose(steps[name], sums[name], rtol=1e-6)
+    phases = phases_of(steps)
+    assert phases["visits"].sum() == len(visits)
+    assert phases["share"].sum() == pytest.approx(1)
+    first = visits["step"] * 5 // (visits["step"].max() + 1) == 0
+    assert phases["mean_weight"][0] == pytest.approx(visits.loc[first, "weight"].mean())
+
+
+def test_cells_join_exactly_when_they_are_outgrown() -> None:
+    rng = np.random.default_rng(0)
+    steps, values = rng.integers(0, 1000, 5000), rng.normal(0, 30, 5000)
+    grown, at_once = Counts(-1.0, 1.0), Counts(-256.0, 256.0, width=8)
+    for part in np.array_split(np.argsort(steps), 7):
+        grown.add(steps[part], values[part], grows=True)
+    at_once.add(steps, values, grows=True)
+    assert (grown.width, grown.high, grown.table.sum()) == (8, 128.0, 5000)
+    coarse = at_once.table[:, VALUE_CELLS // 4 : -VALUE_CELLS // 4]
+    joined = grown.table[:, 0::2] + grown.table[:, 1::2]
+    np.testing.assert_array_equal(joined, coarse)
+    assert grown.table.shape == (STEP_CELLS, VALUE_CELLS)
+
+
+def test_values_that_are_no_numbers_are_left_out() -> None:
+    counts = Counts(0.0, 1.0)
+    counts.add(np.array([0, 0, 1]), np.array([np.nan, 0.5, np.inf]), grows=False)
+    assert counts.table.sum() == 1
+
+
+def test_a_live_run_is_added_to(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "live", pairs=300, epochs=3)
+    later = sorted((path / "visits").iterdir())[1:]
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for file in later:
+        shutil.move(file, aside / file.name)
+    run = open_run(path)
+    first = digest(run)
+    assert newest(run).folder == first.folder
+    for file in sorted(aside.iterdir()):
+        shutil.move(file, path / "visits" / file.name)
+    asked: list[int] = []
+    grown = digest(run, lambda done, total: asked.append(total))
+    assert asked == [len(later)]  # the first file is not read again
+    assert (first.visits, grown.visits) == (500, 900)
+
+
+def test_growing_gives_what_reading_at_once_gives(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "live", pairs=300, epochs=3, posterior=True)
+    whole = digest(open_run(path))
+    expected, steps = pd.read_parquet(whole.pairs_path), whole.steps()
+    counts = whole.counts("margin")
+    shutil.rmtree(whole.folder.parent)
+    files = sorted((path / "visits").iterdir())
+    for file in files[1:]:
+        file.rename(tmp_path / file.name)
+    digest(open_run(path))
+    for file in files[1:]:
+        (tmp_path / file.name).rename(file)
+        grown = digest(open_run(path))
+    pd.testing.assert_frame_equal(pd.read_parquet(grown.pairs_path), expected)
+    pd.testing.assert_frame_equal(grown.steps(), steps)
+    np.testing.assert_array_equal(grown.counts("margin").table, counts.table)
+    visits = read_visits(grown, 7)
+    assert (
+        visits["step"].tolist()
+        == open_run(path).visits(pair_id=expected["pair_id"][7])["step"].tolist()
+    )
+
+
+def test_a_resumed_run_whose_files_changed_is_read_again(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "cut", pairs=300, epochs=3)
+    run = open_run(path)
+    digest(run)
+    run.truncate_after(60)
+    again = digest(run)
+    assert again.last_step == 59
+    assert again.visits == len(run.visits())
+
+
+def test_what_is_in_no_run_is_refused(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "odd", pairs=40)
+    table = pq.read_table(path / "pairs.parquet")
+    write_table(path / "pairs.parquet", table.slice(5))
+    with pytest.raises(RunError, match=r"visits are to pairs that pairs\.parquet does not have"):
+        digest(open_run(path))
+    write_table(path / "pairs.parquet", pa.concat_tables([table, table.slice(0, 2)]))
+    with pytest.raises(RunError, match="2 repeated ids"):
+        digest(open_run(path))
+    write_table(path / "pairs.parquet", table.drop_columns("pair_id"))
+    with pytest.raises(RunError, match="lacks the column pair_id"):
+        digest(open_run(path))
+
+
+def test_damaged_and_missing_visits_are_sentences(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "odd", pairs=40)
+    file = next((path / "visits").iterdir())
+    whole = pq.read_table(file)
+    write_table(file, whole.drop_columns("z"))
+    with pytest.raises(RunError, match=r"lacks the column\(s\) z"):
+        digest(open_run(path))
+    file.write_bytes(b"PAR1 half")
+    with pytest.raises(RunError, match="cannot be read"):
+        digest(open_run(path))
+    file.unlink()
+    file.symlink_to("/etc/hostname")
+    with pytest.raises(RunError, match="is a link"):
+        digest(open_run(path))
+
+
+def test_pages_are_sorted_whole_and_the_same_each_time(found: Digest, pairs: pd.DataFrame) -> None:
+    names = ["row", "pair_id", "q_flip"]
+    parts = [
+        queries.page(found, Filter(), names, "q_flip", True, s, 130) for s in range(0, 400, 130)
+    ]
+    together = pd.concat(parts, ignore_index=True)
+    expected = pairs.sort_values(["q_flip", "row"], ascending=[False, True])
+    assert together["pair_id"].tolist() == expected["pair_id"].tolist()
+    row = int(together["row"][217])
+    assert queries.place(found, Filter(), "q_flip", True, row) == 217
+    assert queries.place(found, Filter(sources=("none",)), "q_flip", True, row) is None
+
+
+def test_missing_numbers_come_last_in_both_directions(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "half", pairs=60, state="failed")
+    half = digest(open_run(path))
+    for descending in (True, False):
+        page = queries.page(half, Filter(), ["row", "z"], "z", descending, 0, 60)
+        assert page["z"].notna().tolist() == [True] * 30 + [False] * 30
+        for place in (3, 45):
+            row = int(page["row"][place])
+            assert queries.place(half, Filter(), "z", descending, row) == place
+
+
+def test_filters_count_what_pandas_counts(found: Digest, pairs: pd.DataFrame) -> None:
+    cases = {
+        Filter(ranges=(("q_flip", 0.2, 0.6),)): pairs["q_flip"].between(0.2, 0.6),
+        Filter(sources=("two",)): pairs["source"] == "two",
+        Filter(states=("tie", "flip")): pairs["oracle_state"].isin(["tie", "flip"]),
+        Filter(marker="swapped"): pairs["flipped"],
+        Filter(marker="not swapped"): ~pairs["flipped"],
+        Filter(marker="injected tie"): pairs["injected_tie"],
+        Filter(votes=("unanimous",)): pairs["vote_group"] == "unanimous",
+        Filter(ids=tuple(pairs["pair_id"][:7])): pairs["row"] < 7,
+        Filter(without=tuple(pairs["pair_id"][:7])): pairs["row"] >= 7,
+        Filter(rows=(3, 9)): pairs["row"].isin([3, 9]),
+        Filter(marker="swapped", sources=("one",)): pairs["flipped"] & (pairs["source"] == "one"),
+    }
+    for chosen, kept in cases.items():
+        assert queries.count(found, chosen) == int(kept.sum())
+    with pytest.raises(RunError, match="have no column"):
+        queries.count(found, Filter(ranges=(('z" OR 1=1 --', 0, 1),)))
+
+
+def test_texts_are_searched_literally_in_any_case(run: Run) -> None:
+    assert queries.search(run.path, "needle") == (0, 2)
+    assert queries.search(run.path, "(1+1)") == (0,)
+    assert queries.search(run.path, "KETTLE 17 ") == (17,)
+    assert queries.search(run.path, "' OR 1=1 --") == ()
+
+
+def test_samples_are_drawn_alike_and_bounded(found: Digest) -> None:
+    one, two = (queries.sample(found, Filter(), ["pair_id", "z"], 50) for _ in range(2))
+    assert len(one) == 50
+    pd.testing.assert_frame_equal(one, two)
+    assert len(queries.sample(found, Filter(), ["z"], 1_000)) == 400
+
+
+def test_histograms_and_means_are_numpys(found: Digest, pairs: pd.DataFrame) -> None:
+    edges = np.linspace(-2, 2, 9)
+    counts = queries.histogram(found, "z", Filter(), edges)
+    np.testing.assert_array_equal(counts, np.histogram(pairs["z"].astype("float64"), edges)[0])
+    means = queries.means(found, ["q_flip", "not there"])
+    assert means["q_flip"] == pytest.approx(pairs["q_flip"].astype("float64").mean())
+    assert np.isnan(means["not there"])
+    assert means["visited"] == 400
+    assert queries.bounds(found, "z") == pytest.approx((pairs["z"].min(), pairs["z"].max()))
+    assert queries.values(found, "source") == ["one", "two"]
+
+
+def test_a_pair_is_read_with_its_texts_and_visits(run: Run, found: Digest) -> None:
+    pair = read_pair(found, 2)
+    assert (pair["chosen"], pair["rejected"]) == ("z", "A NEEDLE")
+    visits = read_visits(found, 2)
+    expected = run.visits(pair_id=pair["pair_id"])
+    assert visits["step"].tolist() == expected["step"].tolist()
+    np.testing.assert_array_equal(visits["policy_chosen"], expected["policy_chosen"])
+    assert queries.row_of(found, pair["pair_id"]) == 2
+    assert queries.row_of(found, "' OR 1=1") is None
+
+
+def test_text_that_is_no_unicode_is_shown_by_its_bytes(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "bytes", pairs=20)
+    table = pq.read_table(path / "pairs.parquet")
+    broken = pa.array([b"lone \xed\xa0\x80 end"] * 20, pa.binary()).view(pa.string())
+    table = table.set_column(table.column_names.index("chosen"), "chosen", broken)
+    pq.write_table(table, path / "pairs.parquet")
+    found = digest(open_run(path))
+    assert read_pair(found, 0)["chosen"] == "lone \ud800 end"
+
+
+def test_metrics_are_thinned_with_both_ends(run: Run) -> None:
+    table = thinned(str(run.path / "metrics.parquet"), 10)
+    whole = run.metrics()
+    assert len(table) <= 11
+    assert table["step"].iloc[[0, -1]].tolist() == whole["step"].iloc[[0, -1]].tolist()
+    assert len(thinned(str(run.path / "metrics.parquet"), 1_000)) == len(whole)
+
+
+def test_the_noise_rate_is_that_of_the_first_epoch(run: Run, tmp_path: Path) -> None:
+    row = noise_row(run.path).iloc[0]
+    assert (row["step"], row["noise_rate"]) == (39, 0.27)
+    assert noise_row(write_fake_run(tmp_path, "older", pairs=20)).empty
+
+
+def test_recipes_are_those_of_the_objective() -> None:
+    torch = pytest.importorskip("torch")
+    from plc_core.objective.routing import PRIOR, RECIPES, energies
+
+    z = np.linspace(-4, 4, 33)
+    for name, recipe in RECIPES.items():
+        assert TEMPERATURES[name] == (recipe.tau_dir, recipe.tau_tie)
+        assert WARMUP[name] == recipe.warmup
+        curve = recipe_curve({"recipe": name, "prior": list(PRIOR)}, z)
+        q = energies(torch.tensor(z), PRIOR, recipe).softmax(-1).numpy()
+        np.testing.assert_allclose(curve[["q_clean", "q_flip", "q_tie"]], q, atol=1e-12)
+    two = {"recipe": "balanced", "prior": [0.8, 0.08, 0.12]}
+    two["objective_options"] = {"states": ["clean", "flip"]}
+    assert (recipe_curve(two)["q_tie"] == 0).all()
+    assert recipe_curve({"recipe": "of another version"}).empty
+
+
+def test_precision_does_not_depend_on_the_order_of_equal_scores() -> None:
+    scores, marked = np.array([3.0] + [1.0] * 19), np.array([True] + [True] * 9 + [False] * 10)
+    rng = np.random.default_rng(0)
+    for order in (np.arange(20), rng.permutation(20)):
+        table = precision_at(scores[order], marked[order])
+        assert table["k"].iloc[0] == 10
+        assert table["hits"].iloc[0] == pytest.approx(1 + 9 * 9 / 19)
+        assert table["precision"].iloc[-1] == pytest.approx(0.5)
+        assert table["base_rate"].iloc[-1] == 0.5
+    assert precision_at([], []).empty
+    assert precision_at([1.0, 2.0], [False, False])["precision"].tolist() == [0.0]
+    with pytest.raises(ValueError, match="of one length"):
+        precision_at([1.0], [True, False])
+
+
+def test_the_bench_tests_as_the_statistics_do(found: Digest, pairs: pd.DataFrame) -> None:
+    from plc_core.analysis.statistics import holm, mann_whitney
+
+    result = bench(found, ["q_flip", "|margin|"], "label swapped", "label not swapped", "greater")
+    swapped = pairs["flipped"]
+    expected = [
+        mann_whitney(values[swapped], values[~swapped], "greater")
+        for values in (pairs["q_flip"], pairs["margin"].abs())
+    ]
+    assert [row.test for row in result.rows] == expected
+    assert [row.adjusted for row in result.rows] == holm([t.p for t in expected]).tolist()
+    assert result.shared == 0
+    assert result.table()["a"].tolist() == ["label swapped"] * 2
+    assert bench(found, ["z"], "all pairs", "label swapped", "less").shared == swapped.sum()
+    low = bench(found, ["q_tie"], "lowest 20% of z", "highest 20% of z", "two-sided").rows[0].test
+    assert (low.n_a, low.n_b) == (80, 81)  # both hold the value at their edge
+    assert {WEAK, "injected tie", "votes unanimous", "source one"} <= set(group_choices(found))
+
+
+def test_figures_bear_runs_without_visits_or_spread(found: Digest) -> None:
+    nothing = pd.DataFrame({n: [np.nan] for n in ("q_clean", "q_flip", "q_tie", "z", "mean_z")})
+    assert "No pair has been visited" in ternary(nothing, nothing[:0], None, 1).to_json()
+    points = queries.sample(
+        found, Filter(), ["pair_id", "z", "mean_z", "sd_z", "q_flip", "visits"], 99
+    )
+    assert "spread of z" in cartography(points, 400).to_json()
+    once = points.assign(sd_z=np.nan, last_step=3)
+    assert "z at the one visit" in cartography(once, 400).to_json()
+
+
+@pytest.mark.parametrize("pairs", [20_000])
+def test_a_large_run_is_read_and_queried_quickly(tmp_path: Path, pairs: int) -> None:
+    # The full size, 1,000,000 pairs and 10,000,000 visits: python -m tests.huge_run FOLDER, then
+    # python -m tests.measure_inspector FOLDER.
+    path = write_huge_run(tmp_path, "large", pairs=pairs, epochs=3, sentences=3)
+    before = psutil.Process().memory_info().rss
+    found = digest(open_run(path))
+    assert (found.size, found.visits) == (pairs, 3 * pairs)
+    started = time.perf_counter()
+    page = queries.page(found, Filter(marker="swapped"), ["row", "z"], "z", False, 0, 500)
+    read_visits(found, int(page["row"][0]))
+    assert time.perf_counter() - started < 2
+    assert psutil.Process().memory_info().rss - before < 600e6
