@@ -118,9 +118,10 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class FlipCalibration:
-    """How far q_flip is from a probability of "this pair is flipped".
+    """How far q_flip, or another forecast, is from a probability of "this pair is flipped".
 
-    `table` has one row a bin: bin (its middle), n, mean_q_flip, flip_share, low, high (Wilson).
+    `table` has one row a bin: bin (its middle), n, mean_q_flip (the mean forecast), flip_share,
+    low, high (Wilson).
     `brier` and `nll` (nats) are compared with a constant forecast of the base rate; `ece` is the
     mean absolute gap of the bins, weighted by n. All are NaN where n = 0.
     """
@@ -151,7 +152,12 @@ def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) 
     group = groups(table)
     table = table[group.notna() & table["q_flip"].notna()]
     flipped = (groups(table) == group_names(pairs)[1]).to_numpy()
-    forecast = table["q_flip"].to_numpy(np.float64).clip(0, 1)
+    return reliability(table["q_flip"].to_numpy(), flipped, bins)
+
+
+def reliability(forecast: np.ndarray, flipped: np.ndarray, bins: int = 10) -> FlipCalibration:
+    """Reliability of any `forecast` in [0, 1] of `flipped`, both [N], in `bins` equal bins."""
+    forecast = np.asarray(forecast, dtype=np.float64).clip(0, 1)
     place = np.minimum((forecast * bins).astype(int), bins - 1)
     rows = []
     for number in range(bins):
@@ -168,14 +174,14 @@ def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) 
                 "high": high,
             }
         )
-    reliability = pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
     n = len(forecast)
     if n == 0:
-        return FlipCalibration(reliability, 0, *[math.nan] * 6)
+        return FlipCalibration(table, 0, *[math.nan] * 6)
     base = float(flipped.mean())
-    gaps = (reliability["mean_q_flip"] - reliability["flip_share"]).abs() * reliability["n"] / n
+    gaps = (table["mean_q_flip"] - table["flip_share"]).abs() * table["n"] / n
     return FlipCalibration(
-        reliability,
+        table,
         n,
         base,
         brier=float(brier_score_loss(flipped, forecast, pos_label=True)),
