@@ -59,7 +59,9 @@ def train(config: TrainConfig) -> Run:
     Raises:
         RunError, DataError, ModelError, ValueError: a sentence; no run is ever overwritten.
     """
-    objective, shadow = _objectives(config)  # wrong options are refused before a folder is made
+    objective, shadow = objective_and_shadow(
+        config
+    )  # wrong options are refused before a folder is made
     posterior = FlipPosterior()
     processes = PartialState(cpu=not torch.cuda.is_available())
     check_processes(config, processes)
@@ -130,7 +132,8 @@ def train(config: TrainConfig) -> Run:
     return run
 
 
-def _objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
+def objective_and_shadow(config: TrainConfig) -> tuple[Objective, Router | None]:
+    """What trains, and the router that logs beside it where it has none of its own."""
     routing: dict[str, Any] = {
         "recipe": config.recipe,
         "prior": tuple(config.prior),

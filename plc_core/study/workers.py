@@ -1,0 +1,199 @@
+"""Jobs of the study over processes: some a GPU, each with a model of its own, until time is up."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from tqdm.auto import tqdm
+
+from plc_core.files import write_table
+from plc_core.status import BATCH_VARIABLE, now
+from plc_core.study.material import Material
+from plc_core.study.plan import Choice, Job, StudyConfig, options_text
+from plc_core.study.results import Results
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_TO_SAVE = 10.0
+_VISITS_A_FILE = 200  # jobs
+
+
+def run_jobs(
+    study: StudyConfig,
+    material: Material,
+    jobs: Sequence[Job],
+    choice: Choice | None,
+    results: Results,
+    *,
+    seconds: float,
+    workers: int,
+    visits: Path | None = None,
+) -> list[str]:
+    """Run what of `jobs` is not done, and keep each result as it comes; sentences of what failed.
+
+    A worker takes no further job where the mean duration so far says that it would end too late;
+    what still runs when `seconds` are over is given up and left for the next call.
+
+    Args:
+        seconds: of this call, from now.
+        workers: processes, dealt over the visible GPUs in turn.
+        visits: where the visits are kept as Parquet; None keeps none.
+    """
+    deadline = time.monotonic() + seconds
+    done = results.finished()
+    waiting = [job for job in jobs if job.name not in done]
+    if not waiting:
+        return []
+    context = multiprocessing.get_context("spawn")
+    todo: Any = context.Queue()
+    come: Any = context.Queue()
+    for job in waiting:
+        todo.put(job)
+    workers = min(workers, len(waiting))
+    scratch = Path(tempfile.mkdtemp(prefix="plc-study-"))
+    processes = []
+    for number in range(workers):
+        place = scratch / str(number)
+        arguments = (study, material, results.folder, place, workers, choice, todo, come, deadline)
+        process = context.Process(target=_work, args=(*arguments, _device(number)), daemon=True)
+        process.start()
+        processes.append(process)
+    errors: list[str] = []
+    kept: list[pd.DataFrame] = []
+    bar = tqdm(total=len(waiting), desc="jobs", disable=not sys.stderr.isatty())
+    try:
+        while time.monotonic() < deadline + _SECONDS_TO_SAVE:
+            try:
+                kind, name, content = come.get(timeout=0.5)
+            except queue.Empty:
+                if not any(process.is_alive() for process in processes):
+                    break
+                continue
+            if kind == "done":
+                results.add(content.job, content.measures, content.rewards)
+                kept.append(content.visits)
+                bar.update(1)
+                logger.info("%s: done in %.0f s", name, content.job["seconds"])
+                if visits is not None:
+                    _keep(visits, kept)
+            elif kind == "failed":
+                job, reason = content
+                errors.append(f"{name}: {reason}")
+                results.add(_failed(job, reason))
+            else:
+                errors.append(f"{name}: {content}")
+    finally:
+        bar.close()
+        for process in processes:
+            process.terminate()
+            process.join()
+        shutil.rmtree(scratch, ignore_errors=True)
+    dead = [p.exitcode for p in processes if p.exitcode not in (0, -15)]
+    if dead:
+        errors.append(f"{len(dead)} worker processes ended by themselves (exit codes {dead}).")
+    return errors
+
+
+def _work(
+    study: StudyConfig,
+    material: Material,
+    results: Path,
+    scratch: Path,
+    workers: int,
+    choice: Choice | None,
+    todo: Any,
+    come: Any,
+    deadline: float,
+    device: str | None,
+) -> None:
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device  # before torch is loaded
+    os.environ[BATCH_VARIABLE] = "study"  # the bar of this call is the parent's
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // workers))
+    try:
+        from plc_core.study.laboratory import Laboratory
+
+        laboratory = Laboratory(study, material, results, scratch, workers)
+    except Exception as error:
+        come.put(("stopped", f"worker {scratch.name}", _said(error)))
+        return
+    durations: list[float] = []
+    while True:
+        expected = 1.2 * max(durations, default=0.0)
+        if time.monotonic() + expected > deadline:
+            break
+        try:
+            job = todo.get(timeout=0.2)
+        except queue.Empty:
+            break
+        started = time.monotonic()
+        try:
+            outcome = laboratory.run(job, choice)
+            come.put(("done", job.name, outcome))
+        except Exception as error:
+            logger.debug("%s", traceback.format_exc())
+            come.put(("failed", job.name, (job, _said(error))))
+        durations.append(time.monotonic() - started)
+        shutil.rmtree(scratch, ignore_errors=True)
+    come.close()
+    come.join_thread()
+
+
+def _device(number: int) -> str | None:
+    """The GPU of a worker, among those that this call may see."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        return None
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = seen.split(",") if seen else [str(i) for i in range(count)]
+    return names[number % len(names)]
+
+
+def _said(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+
+
+def _failed(job: Job, reason: str) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "slice": job.slice,
+        "method": job.method,
+        "flip_rate": job.flip_rate,
+        "tie_rate": job.tie_rate,
+        "seed": job.seed,
+        "mixture": job.mixture,
+        "changes": options_text(job),
+        "state": "failed",
+        "reason": reason,
+        "finished": now(),
+    }
+
+
+def _keep(folder: Path, kept: list[pd.DataFrame]) -> None:
+    """Write the visits of this call as one file, compactly; a new file every few jobs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = (len(kept) - 1) // _VISITS_A_FILE
+    table = pd.concat(kept[number * _VISITS_A_FILE :], ignore_index=True)
+    names = ["job", "pair_id"]
+    table = table.astype(dict.fromkeys(names, "category"))
+    numbers = [c for c in table.columns if table[c].dtype == "float32"]
+    table[numbers] = table[numbers].astype("float16").astype("float32")
+    stem = f"visits-{os.getpid()}-{number}.parquet"
+    write_table(folder / stem, pa.Table.from_pandas(table, preserve_index=False))
