@@ -31,6 +31,7 @@ from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
+from plc_core.objective import Router
 from plc_core.progress import Progress
 from plc_core.provenance import provenance
 from plc_core.runs import create_run
@@ -129,12 +130,11 @@ class Laboratory:
                 found += measures.accuracy(margins, probe.pairs, name)
         rewards: list[dict[str, Any]] = []
         if job.slice != "choice":
-            found += self._agreement(margins)
+            found += self._agreement(margins, self._routed(router, margins)[0])
             if "votes" in self.material.files:
                 probe = self.probe("votes")
-                voted = torch.tensor(self._margins(policy, probe, config.beta))
-                routing = router(voted.to(self.device), progress=1.0, update=False)
-                q_tie, q_flip = (x.cpu().numpy() for x in (routing.tie, routing.flip))
+                voted = self._margins(policy, probe, config.beta)
+                q_flip, q_tie = self._routed(router, voted)
                 found += measures.of_votes(q_tie, q_flip, probe.pairs["group"])
             if self.prompts:
                 rewards = self._responses(policy)
@@ -188,14 +188,20 @@ class Laboratory:
                     margins[start + batch["place"]] = margin.double().cpu()
         return np.asarray(margins)
 
-    def _agreement(self, margins: np.ndarray) -> list[dict[str, Any]]:
+    def _routed(self, router: Router, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """q_flip and q_tie of margins under the calibration at the end of training."""
+        there = torch.tensor(margins, device=self.device)
+        routing = router(there, progress=1.0, update=False)
+        return routing.flip.cpu().numpy(), routing.tie.cpu().numpy()
+
+    def _agreement(self, margins: np.ndarray, q_flip: np.ndarray) -> list[dict[str, Any]]:
         probe = self.probe("test")
         if self.study.model == "world":
             gap = probe.pairs["score_chosen"] - probe.pairs["score_rejected"]
-            return measures.agreement(margins, gap.to_numpy())
+            return measures.agreement(margins, q_flip, gap.to_numpy())
         rows = list(probe.tokens)
         chosen, rejected = (self._rewards_of(rows, side) for side in ("chosen", "rejected"))
-        return measures.agreement(margins, chosen - rejected)
+        return measures.agreement(margins, q_flip, chosen - rejected)
 
     def _rewards_of(self, rows: Sequence[dict[str, Any]], side: str) -> np.ndarray:
         kept = f"_rewards_{side}"

@@ -126,14 +126,20 @@ def of_votes(q_tie: np.ndarray, q_flip: np.ndarray, groups: pd.Series) -> list[M
     return rows
 
 
-def agreement(margins: np.ndarray, rewards: np.ndarray) -> list[Measure]:
-    """Share of held-out pairs that the policy's margin and the reward model order alike."""
+def agreement(margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray) -> list[Measure]:
+    """Policy and reward model on held-out pairs; `rewards` [N] are chosen minus rejected.
+
+    The share that both order alike, the share that the reward model orders as labelled, and the
+    AUROC of q_flip for the pairs that it orders against their label (appendix
+    "Self-Confirmation").
+    """
     alike = (margins > 0) == (rewards > 0)
     n, hits = len(alike), int(alike.sum())
     right = int((rewards > 0).sum())
     return [
         _row("reward_agreement", "test", hits / n, *wilson(hits, n), n),
         _row("reward_accuracy", "test", right / n, *wilson(right, n), n),
+        _auroc("reward_auroc", "q_flip", pd.Series(q_flip), rewards <= 0),
     ]
 
 

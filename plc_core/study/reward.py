@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
 from torch import Tensor
 
 from plc_core.engine.logprobs import autocast
@@ -60,11 +61,13 @@ def reward_head(path: Path, model: Any, rows: Sequence[dict[str, Any]], bf16: bo
         label = np.repeat([1, 0], len(difference))
         folds = np.tile(np.arange(len(difference)) % 5, 2)
         splits = [(np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(5)]
-        fit = LogisticRegressionCV(
-            Cs=np.logspace(-5, 0, 6), cv=splits, fit_intercept=False, max_iter=500
-        )
-        fit.fit(both, label)
-        weights = fit.coef_[0] / scale
+        fits = [
+            LogisticRegression(C=c, fit_intercept=False, max_iter=500)
+            for c in np.logspace(-5, 0, 6)
+        ]
+        best = max(fits, key=lambda fit: cross_val_score(fit, both, label, cv=splits).mean())
+        best.fit(both, label)
+        weights = best.coef_[0] / scale
         write_csv(path, pd.DataFrame({"feature": range(len(weights)), "weight": weights}))
         return RewardHead(weights)
 
