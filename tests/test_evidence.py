@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from plc_core.batch import run_notebook
 from plc_core.evidence import claims
 from plc_core.evidence.__main__ import main, markdown, put
 from plc_core.evidence.claims import CLAIMS, Claim, claims_table, verdict
@@ -20,6 +21,7 @@ from plc_core.evidence.estimates import (
 from plc_core.evidence.report import bill, by_rate
 from plc_core.files import RunError, project_path
 from plc_core.study.results import Results
+from tests.paths import ROOT
 
 SEEDS, RATES = range(5), (0.0, 0.1, 0.2, 0.3, 0.4)
 
@@ -64,6 +66,18 @@ def study(tmp_path_factory):
         own = [m for m in measures if m["job"] == one["job"]]
         results.add(one, own, [r for r in rewards if r["job"] == one["job"]])
     return read_study("smollm2", folder)
+
+
+def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
+    for table in ("jobs", "measures", "rewards"):
+        (tmp_path / "smollm2").mkdir(exist_ok=True)
+        getattr(study, table).to_csv(tmp_path / "smollm2" / f"{table}.csv", index=False)
+    values = {"name": "evidence", "runs_dir": str(tmp_path / "runs"), "results_dir": str(tmp_path)}
+    run_notebook(ROOT / "notebooks" / "20_evidence.ipynb", values)
+    report = (tmp_path / "runs" / "evidence" / "report.html").read_text()
+    assert "87.5 [87.5, 87.5] (n=5)" in report
+    assert "not run" in report
+    assert report.count("Plotly.newPlot(") == 3
 
 
 def row_of(table, text):
