@@ -66,7 +66,7 @@ def provenance_table(*studies: Study) -> pd.DataFrame:
                 for name in ("model", "device", "versions", "commit")
             }
         )
-    return pd.DataFrame(rows).set_index("study")
+    return pd.DataFrame(rows).set_index("study").fillna("")
 
 
 def by_rate(
@@ -120,7 +120,7 @@ def by_rate(
         )  # fmt: skip
     figure.update_xaxes(title_text="share of reversed labels", tickformat=".0%")
     figure.update_yaxes(title_text=title)
-    return finish(figure, 420, legend_y=1.04, margin_t=92)
+    return finish(figure, 420, margin_t=72)
 
 
 def bill(study: Study) -> pd.DataFrame:

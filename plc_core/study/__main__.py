@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--visits", help="folder for the visits as Parquet; default none")
     parser.add_argument("--minutes", type=float, default=60.0, help="of this call")
     parser.add_argument("--workers", type=int, default=1, help="processes, over all GPUs")
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     parser.add_argument("--jobs", type=int, help="at most, of each slice")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -72,7 +73,7 @@ def _run(
         if left > 0:
             errors += run_jobs(
                 study, material, jobs, choice, results, seconds=left, workers=given.workers,
-                visits=Path(given.visits) if given.visits else None,
+                visits=Path(given.visits) if given.visits else None, commit=given.commit,
             )  # fmt: skip
     sys.stderr.write("".join(f"{error}\n" for error in errors))
     _status(wanted, results)

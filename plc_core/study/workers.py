@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -41,6 +42,7 @@ def run_jobs(
     seconds: float,
     workers: int,
     visits: Path | None = None,
+    commit: str | None = None,
 ) -> list[str]:
     """Run what of `jobs` is not done, and keep each result as it comes; sentences of what failed.
 
@@ -51,6 +53,7 @@ def run_jobs(
         seconds: of this call, from now.
         workers: processes, dealt over the visible GPUs in turn.
         visits: where the visits are kept as Parquet; None keeps none.
+        commit: of the code, for the record where it is no checkout.
     """
     deadline = time.monotonic() + seconds
     done = results.finished()
@@ -68,7 +71,8 @@ def run_jobs(
     for number in range(workers):
         place = scratch / str(number)
         arguments = (study, material, results.folder, place, workers, choice, todo, come, deadline)
-        process = context.Process(target=_work, args=(*arguments, _device(number)), daemon=True)
+        # No daemon: those may not have the processes that load data.
+        process = context.Process(target=_work, args=(*arguments, _device(number)))
         process.start()
         processes.append(process)
     errors: list[str] = []
@@ -83,6 +87,7 @@ def run_jobs(
                     break
                 continue
             if kind == "done":
+                content.job["commit"] = content.job["commit"] or commit
                 results.add(content.job, content.measures, content.rewards)
                 kept.append(content.visits)
                 bar.update(1)
@@ -147,6 +152,7 @@ def _work(
         except Exception as error:
             logger.debug("%s", traceback.format_exc())
             come.put(("failed", job.name, (job, _said(error))))
+        gc.collect()  # a trainer and its callbacks hold each other, and the policy with them
         durations.append(time.monotonic() - started)
         shutil.rmtree(scratch, ignore_errors=True)
     come.close()
