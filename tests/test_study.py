@@ -13,7 +13,7 @@ from plc_core.files import RunError
 from plc_core.runs import open_run
 from plc_core.study.__main__ import main
 from plc_core.study.material import prepare
-from plc_core.study.measures import of_training, of_votes
+from plc_core.study.measures import accuracy, of_training, of_votes
 from plc_core.study.plan import Choice, Job, StudyConfig, jobs_of, read_study
 from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
@@ -182,6 +182,20 @@ def test_measures_follow_the_markers(tmp_path):
     assert value["q_flip", "flipped"] > value["q_flip", "not flipped"]
     assert value["early_share", "all"] < 0.1
     assert value["tie_selectivity", "world"] > 0.5
+
+
+def test_accuracy_is_told_apart_by_length():
+    """A policy that only likes length is right where the chosen answer is longer."""
+    longer = np.array([5, 3, -2, -4])
+    table = pd.DataFrame({"pair_id": list("abcd"), "source": "s", "score_chosen": 2.0,
+                          "score_rejected": [1.0, 1.5, 0.0, 1.8]})  # fmt: skip
+    found = pd.DataFrame(accuracy(longer.astype(float), table, longer, "test"))
+    value = found.set_index(["measure", "group"])["value"]
+    assert value["accuracy", "test"] == 0.5
+    assert value["accuracy", "test, chosen longer"] == 1.0
+    assert value["accuracy", "test, chosen not longer"] == 0.0
+    assert value["accuracy", "test, wide gap"] == 0.5
+    assert value["length_correlation", "test"] == pytest.approx(1)
 
 
 def test_votes_in_order_have_a_positive_trend():

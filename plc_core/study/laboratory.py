@@ -33,12 +33,11 @@ from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
 from plc_core.objective import Router
 from plc_core.progress import Progress
-from plc_core.provenance import provenance
 from plc_core.runs import create_run
-from plc_core.status import now
 from plc_core.study import measures
 from plc_core.study.material import Material
-from plc_core.study.plan import Choice, Job, StudyConfig, options_text
+from plc_core.study.plan import Choice, Job, StudyConfig
+from plc_core.study.results import job_row
 from plc_core.study.reward import RewardHead, response_features, reward_head
 
 logger = logging.getLogger(__name__)
@@ -61,6 +60,7 @@ class Outcome(NamedTuple):
 class _Probe(NamedTuple):
     tokens: Dataset  # with reference log-probs
     pairs: pd.DataFrame
+    longer: np.ndarray  # tokens that the chosen answer has more
 
 
 class Laboratory:
@@ -85,7 +85,6 @@ class Laboratory:
         policy, self.tokenizer = load_policy(study.model)
         self.policy: Any = policy.to(self.device).eval()  # type: ignore[arg-type]
         self.identity = model_identity(self.policy)
-        self.provenance = provenance()
         self._probes: dict[str, _Probe] = {}
         self._head: RewardHead | None = None
         self._verified = False
@@ -127,7 +126,7 @@ class Laboratory:
             if name in self.material.files:
                 probe = self.probe(name)
                 margins = self._margins(policy, probe, config.beta)
-                found += measures.accuracy(margins, probe.pairs, name)
+                found += measures.accuracy(margins, probe.pairs, probe.longer, name)
         rewards: list[dict[str, Any]] = []
         if job.slice != "choice":
             found += self._agreement(margins, self._routed(router, margins)[0])
@@ -140,9 +139,18 @@ class Laboratory:
                 rewards = self._responses(policy)
                 columns = ([r[k] for r in rewards] for k in ("reward", "kl", "tokens"))
                 found += measures.of_responses(*columns)
-        row = self._row(job, config, choice, trainer, train_seconds, started)
-        row |= {"data": pairs.fingerprint, "pairs": len(dataset)}
-        row |= {"tokens": int(pair_sizes(dataset).sum())}
+        row = job_row(job, config) | {
+            "pairs": len(dataset),
+            "steps": trainer.state.global_step,
+            "tokens": int(pair_sizes(dataset).sum()),
+            "train_seconds": train_seconds,
+            "seconds": time.monotonic() - started,
+            "workers": self.workers,
+            "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "CPU",
+            "model": self.identity,
+            "data": pairs.fingerprint,
+            "calibration": router.calibration_order,
+        }
         compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")
         return Outcome(row, _named(job, found), _named(job, rewards), compact.assign(job=job.name))
 
@@ -155,7 +163,11 @@ class Laboratory:
             table = _pairs_table(tokens.pairs)
             if name == "votes":
                 table["group"] = vote_groups(tokens.pairs)["group"].to_numpy()
-            self._probes[name] = _Probe(dataset, table)
+            lengths = [
+                np.array([len(ids) for ids in dataset[f"{side}_ids"]])
+                for side in ("chosen", "rejected")
+            ]
+            self._probes[name] = _Probe(dataset, table, lengths[0] - lengths[1])
         return self._probes[name]
 
     @property
@@ -249,46 +261,6 @@ class Laboratory:
             {"prompt": i, "reward": reward, "kl": a - b, "tokens": len(ids[i])}
             for i, (reward, a, b) in enumerate(zip(rewards, own, reference, strict=True))
         ]
-
-    def _row(
-        self,
-        job: Job,
-        config: Any,
-        choice: Choice | None,
-        trainer: PreferenceTrainer,
-        train_seconds: float,
-        started: float,
-    ) -> dict[str, Any]:
-        router = trainer.router
-        git = self.provenance["git"] or {}
-        cuda = self.device.type == "cuda"
-        return {
-            "job": job.name,
-            "slice": job.slice,
-            "method": job.method,
-            "objective": config.objective,
-            "flip_rate": job.flip_rate,
-            "tie_rate": job.tie_rate,
-            "seed": job.seed,
-            "beta": config.beta,
-            "learning_rate": config.learning_rate,
-            "epochs": config.epochs,
-            "mixture": job.mixture,
-            "changes": options_text(job),
-            "state": "done",
-            "reason": None,
-            "steps": trainer.state.global_step,
-            "train_seconds": train_seconds,
-            "seconds": time.monotonic() - started,
-            "device": torch.cuda.get_device_name() if cuda else "CPU",
-            "workers": self.workers,
-            "model": self.identity,
-            "calibration": router.calibration_order if router else None,
-            "commit": git.get("commit"),
-            "versions": f"torch {self.provenance['versions']['torch']}, transformers "
-            f"{self.provenance['versions']['transformers']}",
-            "finished": now(),
-        }
 
 
 def _pairs_table(pairs: Any) -> pd.DataFrame:

@@ -19,19 +19,26 @@ from plc_core.data.votes import VOTE_GROUPS
 Measure = dict[str, Any]
 
 
-def accuracy(margins: np.ndarray, table: pd.DataFrame, group: str) -> list[Measure]:
-    """Share of pairs with a positive margin: of all, and of the wide-gap half of each source."""
-    halves = slices_of(table.assign(pair_id=table["pair_id"].astype(str)), 0.5).table["slice"]
-    wide = (halves == "high").to_numpy()
+def accuracy(
+    margins: np.ndarray, table: pd.DataFrame, longer: np.ndarray, group: str
+) -> list[Measure]:
+    """Share of pairs with a positive margin, and how much of it length explains.
+
+    Of all pairs, of the wide-gap half of each source, of each source, and of the pairs whose
+    chosen answer is longer and is not; and Spearman's correlation of the margin with `longer`, the
+    tokens that the chosen answer has more.
+    """
+    halves = slices_of(table, 0.5).table["slice"]
+    parts = {"": np.ones(len(margins), bool), ", wide gap": (halves == "high").to_numpy()}
+    parts |= {f", {s}": (table["source"] == s).to_numpy() for s in sorted(table["source"].unique())}
+    parts |= {", chosen longer": longer > 0, ", chosen not longer": longer <= 0}
     rows = []
-    for name, inside in ((group, np.ones(len(margins), bool)), (f"{group}, wide gap", wide)):
+    for name, inside in parts.items():
         n, hits = int(inside.sum()), int((margins[inside] > 0).sum())
-        rows.append(_row("accuracy", name, hits / n if n else math.nan, *wilson(hits, n), n))
-    for source in sorted(table["source"].unique()):
-        inside = (table["source"] == source).to_numpy()
-        n, hits = int(inside.sum()), int((margins[inside] > 0).sum())
-        rows.append(_row("accuracy", f"{group}, {source}", hits / n, *wilson(hits, n), n))
-    return rows
+        share = hits / n if n else math.nan
+        rows.append(_row("accuracy", group + name, share, *wilson(hits, n), n))
+    correlation = float(stats.spearmanr(margins, longer).statistic)
+    return [*rows, _row("length_correlation", group, correlation, n=len(margins))]
 
 
 def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame) -> list[Measure]:

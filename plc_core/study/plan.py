@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -168,8 +167,3 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                     values = dict(changes)
                     mixture = values.pop("mixture", "all")
                     yield Job(part, name, values, seed, rate, mixture=mixture)
-
-
-def options_text(job: Job) -> str:
-    """What distinguishes the job's run, as JSON, for its row in jobs.csv."""
-    return json.dumps(dict(job.changes), sort_keys=True)

@@ -12,14 +12,18 @@ No text of a data set or a model is in them.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError, read_json, replacing, write_json
-from plc_core.study.plan import Choice
+from plc_core.provenance import provenance
+from plc_core.status import now
+from plc_core.study.plan import Choice, Job
 
 _COLUMNS = {
     "jobs": [
@@ -137,6 +141,40 @@ class Results:
             },
         )
         return Choice(learning_rate=float(best["learning_rate"]), beta=float(best["beta"]))
+
+
+def job_row(
+    job: Job, config: TrainConfig | None = None, reason: str | None = None
+) -> dict[str, Any]:
+    """A job's row of jobs.csv as far as it follows from the job; it failed where there is a reason.
+
+    `config` are the parameters of its run, which a job that never began has none of.
+    """
+    row = {
+        "job": job.name,
+        "slice": job.slice,
+        "method": job.method,
+        "flip_rate": job.flip_rate,
+        "tie_rate": job.tie_rate,
+        "seed": job.seed,
+        "mixture": job.mixture,
+        "changes": json.dumps(dict(job.changes), sort_keys=True),
+        "state": "done" if reason is None else "failed",
+        "reason": reason,
+        "finished": now(),
+    }
+    if config is None:
+        return row
+    made = provenance()
+    versions = (f"{name} {made['versions'][name]}" for name in ("torch", "transformers"))
+    return row | {
+        "objective": config.objective,
+        "beta": config.beta,
+        "learning_rate": config.learning_rate,
+        "epochs": config.epochs,
+        "commit": (made["git"] or {}).get("commit"),
+        "versions": ", ".join(versions),
+    }
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:

@@ -21,10 +21,10 @@ import pyarrow as pa
 from tqdm.auto import tqdm
 
 from plc_core.files import write_table
-from plc_core.status import BATCH_VARIABLE, now
+from plc_core.status import BATCH_VARIABLE
 from plc_core.study.material import Material
-from plc_core.study.plan import Choice, Job, StudyConfig, options_text
-from plc_core.study.results import Results
+from plc_core.study.plan import Choice, Job, StudyConfig
+from plc_core.study.results import Results, job_row
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def run_jobs(
             elif kind == "failed":
                 job, reason = content
                 errors.append(f"{name}: {reason}")
-                results.add(_failed(job, reason))
+                results.add(job_row(job, reason=reason))
             else:
                 errors.append(f"{name}: {content}")
     finally:
@@ -105,6 +105,9 @@ def run_jobs(
         for process in processes:
             process.terminate()
             process.join()
+        for line in (todo, come):
+            line.cancel_join_thread()
+            line.close()
         shutil.rmtree(scratch, ignore_errors=True)
     dead = [p.exitcode for p in processes if p.exitcode not in (0, -15)]
     if dead:
@@ -174,22 +177,6 @@ def _device(number: int) -> str | None:
 def _said(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-
-
-def _failed(job: Job, reason: str) -> dict[str, Any]:
-    return {
-        "job": job.name,
-        "slice": job.slice,
-        "method": job.method,
-        "flip_rate": job.flip_rate,
-        "tie_rate": job.tie_rate,
-        "seed": job.seed,
-        "mixture": job.mixture,
-        "changes": options_text(job),
-        "state": "failed",
-        "reason": reason,
-        "finished": now(),
-    }
 
 
 def _keep(folder: Path, kept: list[pd.DataFrame]) -> None:
