@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import multiprocessing
 import os
 import queue
+import secrets
 import shutil
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 from tqdm.auto import tqdm
 
-from plc_core.files import write_table
+from plc_core.files import RunError, write_table
 from plc_core.status import BATCH_VARIABLE
 from plc_core.study.material import Material
 from plc_core.study.plan import Choice, Job, StudyConfig
@@ -29,7 +31,7 @@ from plc_core.study.results import Results, job_row
 logger = logging.getLogger(__name__)
 
 _SECONDS_TO_SAVE = 10.0
-_VISITS_A_FILE = 200  # jobs
+_VISITS_A_FILE = 50  # jobs
 
 
 def run_jobs(
@@ -72,8 +74,10 @@ def run_jobs(
         place = scratch / str(number)
         arguments = (study, material, results.folder, place, workers, choice, todo, come, deadline)
         # No daemon: those may not have the processes that load data.
-        process = context.Process(target=_work, args=(*arguments, _device(number)))
-        process.start()
+        process = context.Process(target=_work, args=arguments)
+        # A child loads torch, which looks for its GPU, before its first line runs.
+        with _environment(number, workers):
+            process.start()
         processes.append(process)
     errors: list[str] = []
     kept: list[pd.DataFrame] = []
@@ -92,8 +96,9 @@ def run_jobs(
                 kept.append(content.visits)
                 bar.update(1)
                 logger.info("%s: done in %.0f s", name, content.job["seconds"])
-                if visits is not None:
+                if visits is not None and len(kept) == _VISITS_A_FILE:
                     _keep(visits, kept)
+                    kept = []
             elif kind == "failed":
                 job, reason = content
                 errors.append(f"{name}: {reason}")
@@ -109,6 +114,8 @@ def run_jobs(
             line.cancel_join_thread()
             line.close()
         shutil.rmtree(scratch, ignore_errors=True)
+        if visits is not None and kept:
+            _keep(visits, kept)
     dead = [p.exitcode for p in processes if p.exitcode not in (0, -15)]
     if dead:
         errors.append(f"{len(dead)} worker processes ended by themselves (exit codes {dead}).")
@@ -125,13 +132,7 @@ def _work(
     todo: Any,
     come: Any,
     deadline: float,
-    device: str | None,
 ) -> None:
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device  # before torch is loaded
-    os.environ[BATCH_VARIABLE] = "study"  # the bar of this call is the parent's
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // workers))
     try:
         from plc_core.study.laboratory import Laboratory
 
@@ -162,16 +163,28 @@ def _work(
     come.join_thread()
 
 
-def _device(number: int) -> str | None:
-    """The GPU of a worker, among those that this call may see."""
+@contextlib.contextmanager
+def _environment(number: int, workers: int) -> Iterator[None]:
+    """Within, a process that is started sees one GPU and uses its share of the processors."""
     import torch
 
-    count = torch.cuda.device_count()
-    if not count:
-        return None
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = seen.split(",") if seen else [str(i) for i in range(count)]
-    return names[number % len(names)]
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    values = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    values[BATCH_VARIABLE] = "study"  # the bar of this call is the parent's
+    if count := torch.cuda.device_count():
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = seen.split(",") if seen else [str(i) for i in range(count)]
+        values["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _said(error: Exception) -> str:
@@ -180,13 +193,14 @@ def _said(error: Exception) -> str:
 
 
 def _keep(folder: Path, kept: list[pd.DataFrame]) -> None:
-    """Write the visits of this call as one file, compactly; a new file every few jobs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    number = (len(kept) - 1) // _VISITS_A_FILE
-    table = pd.concat(kept[number * _VISITS_A_FILE :], ignore_index=True)
-    names = ["job", "pair_id"]
-    table = table.astype(dict.fromkeys(names, "category"))
-    numbers = [c for c in table.columns if table[c].dtype == "float32"]
+    """Write the visits of some jobs as one file; numbers have eleven significant bits."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot hold visits: {error.strerror}.") from None
+    table = pd.concat(kept, ignore_index=True)
+    table = table.astype(dict.fromkeys(["job", "pair_id"], "category"))
+    numbers = [name for name in table if table[name].dtype == "float32"]
     table[numbers] = table[numbers].astype("float16").astype("float32")
-    stem = f"visits-{os.getpid()}-{number}.parquet"
-    write_table(folder / stem, pa.Table.from_pandas(table, preserve_index=False))
+    path = folder / f"visits-{secrets.token_hex(4)}.parquet"
+    write_table(path, pa.Table.from_pandas(table, preserve_index=False))
