@@ -200,7 +200,7 @@ def _keep(folder: Path, kept: list[pd.DataFrame]) -> None:
         raise RunError(f"{folder} cannot hold visits: {error.strerror}.") from None
     table = pd.concat(kept, ignore_index=True)
     table = table.astype(dict.fromkeys(["job", "pair_id"], "category"))
-    numbers = [name for name in table if table[name].dtype == "float32"]
-    table[numbers] = table[numbers].astype("float16").astype("float32")
+    numbers = table.select_dtypes("float32")
+    table[numbers.columns] = numbers.astype("float16").astype("float32")
     path = folder / f"visits-{secrets.token_hex(4)}.parquet"
     write_table(path, pa.Table.from_pandas(table, preserve_index=False))
