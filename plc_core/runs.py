@@ -59,6 +59,7 @@ VISITS_SCHEMA = pa.schema(
             "policy_rejected",
             "reference_chosen",
             "reference_rejected",
+            "p_flip",  # null in runs of older versions
         ]
     ]
 )
@@ -265,7 +266,8 @@ class Run:
             if kept_rows.num_rows == table.num_rows:
                 continue
             # The new name ends at an earlier step: written first, so that a kill loses nothing.
-            self.append_visits(kept_rows.to_pydict())
+            nulls = {name: [None] * len(kept_rows) for name in VISITS_SCHEMA.names}
+            self.append_visits(nulls | kept_rows.to_pydict())
             part.unlink()
 
     # ---- reading ------------------------------------------------------------------------------

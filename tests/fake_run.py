@@ -257,6 +257,7 @@ def _visits(
             "policy_rejected": -41.0,
             "reference_chosen": -40.0,
             "reference_rejected": -41.0,
+            "p_flip": 1 / (1 + np.exp(1.4 + 1.5 * z)),
         }
     )
 
@@ -264,7 +265,7 @@ def _visits(
 def _metrics(
     rng: np.random.Generator, visits: pd.DataFrame, total: int, beta: float, corrects: bool
 ) -> pd.DataFrame:
-    names = ["margin", "weight", "q_clean", "q_flip", "q_tie"]
+    names = ["margin", "weight", "q_clean", "q_flip", "q_tie", "p_flip"]
     groups = visits.groupby("step")
     mean, deviation = groups[names].mean(), groups["margin"].std(ddof=0)
     step = mean.index.to_series().astype(np.int64)
@@ -286,7 +287,10 @@ def _metrics(
             "reward_chosen": reward["chosen"],
             "reward_rejected": reward["rejected"],
             "weight_mean": mean["weight"],
-            **{name: mean[name] for name in ("q_clean", "q_flip", "q_tie")},
+            **{name: mean[name] for name in ("q_clean", "q_flip", "q_tie", "p_flip")},
+            "noise_rate": 0.24,
+            "noise_low": 0.24 - 0.24 * (1 - share),
+            "noise_high": 0.24 + 0.24 * (1 - share),
             "ema_mean": mean["margin"].expanding().mean(),
             "ema_std": deviation.expanding().mean(),
             "floor_bound": 0.0,

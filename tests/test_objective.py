@@ -198,6 +198,16 @@ def test_the_first_steps_statistics_are_the_first_batchs():
     assert deviation.item() == pytest.approx(math.sqrt(14 / 3))
 
 
+def test_without_centring_the_evidence_turns_at_a_margin_of_zero():
+    m = torch.tensor([0.2, 1.0, 1.8], dtype=torch.float64)
+    centred, plain = (Router(centre=c)(m, progress=0.5) for c in (True, False))
+    deviation = m.std(correction=0)
+    torch.testing.assert_close(centred.z, (m - 1.0) / deviation)
+    torch.testing.assert_close(plain.z, m / deviation)
+    assert centred.flip[0] > centred.clean[0]  # preferred as labelled, but less than the others
+    assert plain.flip[0] < plain.clean[0]
+
+
 def test_before_any_commit_there_is_no_evidence():
     routing = Router(calibration_order="score-first")(f64([5.0, -5.0]), 0.5)
     assert routing.z.tolist() == [0, 0]
@@ -294,6 +304,7 @@ def test_a_step_without_pairs_moves_nothing():
         ({"initial": (0, 1, 2)}, "initial is a mean and a variance"),
         ({"initial": (math.nan, 1)}, "the initial mean must be a finite number"),
         ({"sigma_min": math.inf}, "sigma_min must be a finite number"),
+        ({"centre": 0}, "centre must be true or false"),
         ({"warmup": "0.1"}, "warmup must be a finite number"),
         ({"gate": "no"}, "gate must be true or false"),
         ({"correct": "False"}, "correct must be true or false"),

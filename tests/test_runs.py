@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plc_core.files import RunError, exclusive, write_json
+from plc_core.files import RunError, exclusive, write_json, write_table
 from plc_core.listing import list_runs
 from plc_core.runs import SCHEMA, VISITS_SCHEMA, create_run, open_run, resolve
 
@@ -135,6 +135,19 @@ def test_truncating_forgets_what_a_resumed_run_makes_again(run):
     run.truncate_after(5)
     assert run.visits()["step"].tolist() == [4, 4]
     assert run.metrics()["step"].tolist() == [4]
+
+
+def test_visits_of_an_older_version_are_read_and_cut_with_what_they_lack_left_empty(run):
+    older = pa.schema([field for field in VISITS_SCHEMA if field.name != "p_flip"])
+    (run.path / "visits").mkdir()
+    both = [visits(4), visits(5)]
+    columns = {k: np.concatenate([v[k] for v in both]) for k in older.names}
+    write_table(run.path / "visits" / "00000004-00000005.parquet", pa.table(columns, schema=older))
+    run.append_visits(visits(6))
+    assert run.visits(["p_flip"])["p_flip"].isna().tolist() == [True] * 4 + [False] * 2
+    run.truncate_after(5)
+    assert run.visits()["step"].tolist() == [4, 4]
+    assert run.visits()["p_flip"].isna().all()
 
 
 def test_pairs_leave_texts_on_disk_unless_one_is_asked_for(run):

@@ -24,7 +24,7 @@ from plc_core.engine.objective_state import STATE_FILE
 from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError
-from plc_core.objective import PairLogps, build_objective
+from plc_core.objective import FlipPosterior, PairLogps, build_objective
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run
 from tests.fake_run import fake_info
@@ -105,6 +105,19 @@ def test_the_visits_are_recomputed_from_the_log_probs_alone(plc):
                 torch.tensor(rows[name].to_numpy()).double(), values.double(), atol=1e-5, rtol=1e-4
             )
         assert out.loss.mean().item() == pytest.approx(metrics["loss"][step], abs=1e-6)
+
+
+def test_the_flip_posterior_is_recomputed_from_the_margins_strictly_past(plc):
+    posterior, metrics = FlipPosterior(), plc.metrics()
+    for step, rows in plc.visits().groupby("step"):
+        margins = torch.tensor(rows["margin"].to_numpy())
+        expected = posterior(margins)
+        torch.testing.assert_close(
+            torch.tensor(rows["p_flip"].to_numpy()).double(), expected, atol=1e-4, rtol=1e-3
+        )
+        noise = [metrics[f"noise_{name}"][step] for name in ("rate", "low", "high")]
+        assert noise == pytest.approx([float(x) for x in posterior.estimate()], abs=1e-3)
+        posterior.observe(margins)
 
 
 def test_step_zero_is_the_reference(plc):
@@ -246,6 +259,8 @@ def truncated(path):
         (STATE_FILE, "{}", "not the state of this run's objective"),
         (STATE_FILE, '{"step": 2, "objective": {}}', "not the state of this run's objective"),
         (STATE_FILE, '{"step": 2, "objective": {"calibration": {"average": [1, 2]}}}',
+         "not the state of this run's objective"),
+        (STATE_FILE, '{"step": 2, "objective": {"calibration": {"average": [1, 2, 1]}}}',
          "not the state of this run's objective"),
         ("model.safetensors", "remove", "has no weights"),
         ("model.safetensors", "truncate", r"model\.safetensors of checkpoint-2 is damaged"),

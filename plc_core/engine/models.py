@@ -22,7 +22,8 @@ from transformers import (
 
 from plc_core.data.world import CHECKPOINT
 from plc_core.engine.adapters import load_adapters
-from plc_core.files import project_path
+from plc_core.engine.small_model import SMALL_MODEL, WHEEL, small_model_folder
+from plc_core.files import RunError, project_path
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -36,11 +37,12 @@ def load_policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model and tokenizer in a local folder, or of the hub, or "world".
 
-    A local folder may hold LoRA adapters in PEFT's format: then it is the model that they name,
-    with them as they are, a `PeftModel`. Weights are read from safetensors only; code that comes
-    with a model is never run. Dropout is off, as the margin compares two passes over one text.
-    `chat_template` is a file with a template in Jinja that takes the place of the model's own, for
-    base models that have none.
+    "smollm2-135m" is a small real model that needs no hub (see `small_model_folder`). A local
+    folder may hold LoRA adapters in PEFT's format: then it is the model that they name, with them
+    as they are, a `PeftModel`. Weights are read from safetensors only; code that comes with a model
+    is never run. Dropout is off, as the margin compares two passes over one text. `chat_template`
+    is a file with a template in Jinja that takes the place of the model's own, for base models that
+    have none.
 
     Raises:
         ModelError: where there is no such model, or it has no chat template.
@@ -142,7 +144,7 @@ def tokenizer_and_path(
     """The tokenizer of a model, and where `from_pretrained` finds the model.
 
     Args:
-        model: a local folder, a name on the hub, or "world".
+        model: a local folder, a name on the hub, "world" or "smollm2-135m", or the wheel of that.
         revision: of a model on the hub.
         chat_template: a file with a template that takes the place of the model's own.
 
@@ -150,6 +152,11 @@ def tokenizer_and_path(
         ModelError: where there is no such model, or it has no chat template.
     """
     folder = CHECKPOINT if model == "world" else project_path(model)
+    if model == SMALL_MODEL or folder.name == WHEEL:
+        try:
+            folder = Path(small_model_folder(None if model == SMALL_MODEL else folder))
+        except RunError as error:
+            raise ModelError(str(error)) from error
     # A name on the hub has one slash at most; anything else that is not there is a wrong path.
     if not folder.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
         raise ModelError(f"There is no model folder at {folder}.")

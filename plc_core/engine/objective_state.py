@@ -16,12 +16,17 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from plc_core.files import RunError, read_json, write_json
-from plc_core.objective import Objective, ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing
 
 STATE_FILE = "plc_state.json"
 
 
-def load_objective_state(checkpoint: Path, objective: Objective, shadow: Router | None) -> int:
+def load_objective_state(
+    checkpoint: Path,
+    objective: Objective,
+    shadow: Router | None,
+    posterior: FlipPosterior | None = None,
+) -> int:
     """Load the states of a checkpoint and return its step; RunError where they are missing."""
     path = checkpoint / STATE_FILE
     if not path.is_file():
@@ -34,6 +39,8 @@ def load_objective_state(checkpoint: Path, objective: Objective, shadow: Router 
         objective.load_state_dict(state["objective"])
         if shadow is not None:
             shadow.load_state_dict(state["shadow"])
+        if posterior is not None:
+            posterior.load_state_dict(state["flip_posterior"])
         step = int(state["step"])
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the state of this run's objective: {error}") from None
@@ -43,17 +50,23 @@ def load_objective_state(checkpoint: Path, objective: Objective, shadow: Router 
 
 
 class CarriesObjective(Trainer):
-    """Mixin for trainers: set `objective` and `shadow` with `carry` after `Trainer.__init__`.
+    """Mixin for trainers: set what they carry with `carry` after `Trainer.__init__`.
 
-    Every checkpoint holds the state of the objective and of the shadow router in
-    `plc_state.json`; `train(resume_from_checkpoint=…)` reads it back, or stops where it is missing.
+    Every checkpoint holds the state of the objective, of the shadow router and of the flip
+    posterior in `plc_state.json`; `train(resume_from_checkpoint=…)` reads it back, or stops where
+    it is missing.
     """
 
     objective: Objective
     shadow: Router | None
+    posterior: FlipPosterior | None
 
     def carry(
-        self, objective: Objective, shadow: Router | None, whole_steps: bool | None = None
+        self,
+        objective: Objective,
+        shadow: Router | None,
+        whole_steps: bool | None = None,
+        posterior: FlipPosterior | None = None,
     ) -> None:
         """Train with `objective`; `shadow` routes beside one that has no router.
 
@@ -62,6 +75,7 @@ class CarriesObjective(Trainer):
         """
         self.objective = objective
         self.shadow = shadow
+        self.posterior = posterior
         self._micro_batch = 0
         if self.router is not None and self.router.calibration_order == "auto":
             # By what is configured: the last step of an epoch may have fewer micro-batches.
@@ -96,7 +110,7 @@ class CarriesObjective(Trainer):
         if checkpoint is True:
             checkpoint = get_last_checkpoint(str(self.args.output_dir))
         if checkpoint:
-            load_objective_state(Path(checkpoint), self.objective, self.shadow)
+            load_objective_state(Path(checkpoint), self.objective, self.shadow, self.posterior)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -107,6 +121,8 @@ class CarriesObjective(Trainer):
             state = {"step": self.state.global_step, "objective": self.objective.state_dict()}
             if self.shadow is not None:
                 state["shadow"] = self.shadow.state_dict()
+            if self.posterior is not None:
+                state["flip_posterior"] = self.posterior.state_dict()
             write_json(folder / STATE_FILE, state)
         super()._save_checkpoint(model, trial)
 

@@ -37,7 +37,7 @@ from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir, project_path
-from plc_core.objective import Objective, Router, build_objective
+from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.provenance import provenance
 from plc_core.runs import Run, create_run, open_run, resolve
@@ -60,6 +60,7 @@ def train(config: TrainConfig) -> Run:
         RunError, DataError, ModelError, ValueError: a sentence; no run is ever overwritten.
     """
     objective, shadow = objectives(config)  # wrong options are refused before a folder is made
+    posterior = FlipPosterior()
     processes = PartialState(cpu=not torch.cuda.is_available())
     check_processes(config, processes)
     if processes.is_main_process:
@@ -73,7 +74,8 @@ def train(config: TrainConfig) -> Run:
         return run
     # Looked at before anything is changed: a checkpoint that cannot be used costs nothing.
     checkpoint = last_checkpoint(run) if config.resume else None
-    steps = load_objective_state(checkpoint, objective, shadow) if checkpoint else 0
+    states = (objective, shadow, posterior)
+    steps = load_objective_state(checkpoint, *states) if checkpoint else 0
     check_record(run, steps)
     with run.running("preparing") if processes.is_main_process else nullcontext():
         progress = Progress(run if processes.is_main_process else None)
@@ -100,7 +102,7 @@ def train(config: TrainConfig) -> Run:
         model: PreTrainedModel | PeftModel = policy
         if config.lora_rank and not isinstance(policy, PeftModel):
             model = add_lora(policy, config.lora_rank, config.lora_alpha)
-        recorder = VisitRecorder(run, dataset["pair_id"], config.beta)
+        recorder = VisitRecorder(run, dataset["pair_id"], config.beta, posterior)
         trainer = PreferenceTrainer(
             model,
             training_arguments(config, run, len(dataset), processes),

@@ -79,7 +79,7 @@ class PreferenceTrainer(CarriesObjective):
         self.recorder = recorder
         whole = not collator.tokens_per_forward
         whole = whole and collator.pairs_per_forward >= args.per_device_train_batch_size
-        self.carry(objective, shadow, whole_steps=whole)
+        self.carry(objective, shadow, whole, recorder.posterior)
         self.add_callback(_Records(self))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:

@@ -13,11 +13,12 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from plc_core.files import RunError
-from plc_core.objective import ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.objective.reduction import gather_over_ranks
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import VISITS_SCHEMA, Run
 
-_VALUES = VISITS_SCHEMA.names[3:]
+_VALUES = [*VISITS_SCHEMA.names[3:], "loss", "noise_rate", "noise_low", "noise_high"]
 _STEPS_A_FILE = 16
 _SECONDS_BETWEEN_FILES = 10.0
 
@@ -33,12 +34,20 @@ class VisitRecorder:
         run: the run folder.
         pair_ids: the id of each row of the training set.
         beta: scale of the margin, to log the rewards beta * log(pi/pi_ref).
+        posterior: reads how likely each label is reversed; a new one where none is given.
     """
 
-    def __init__(self, run: Run, pair_ids: Sequence[str], beta: float) -> None:
+    def __init__(
+        self,
+        run: Run,
+        pair_ids: Sequence[str],
+        beta: float,
+        posterior: FlipPosterior | None = None,
+    ) -> None:
         self.run = run
         self.pair_ids = np.asarray(pair_ids)
         self.beta = beta
+        self.posterior = posterior or FlipPosterior()
         self._micro_batches: list[tuple[Tensor, Tensor]] = []
         self._steps: list[dict[str, Any]] = []
         self._metrics: list[dict[str, Any]] = []
@@ -52,7 +61,9 @@ class VisitRecorder:
         """Take a micro-batch of visits; `index` [B] are rows of the training set."""
         nothing = torch.full_like(out.margin, torch.nan)
         routed = routing if routing is not None else Routing(*[nothing] * 6)
-        columns = [out.margin, *routed, *(x.detach() for x in logps[:4]), out.loss.detach()]
+        columns = [out.margin, *routed, *(x.detach() for x in logps[:4])]
+        # p_flip is of the whole step: close_step puts it here.
+        columns += [nothing, out.loss.detach()]
         self._micro_batches.append((index, torch.stack([c.to(torch.float64) for c in columns], 1)))
 
     def close_step(self, step: int, epoch: float) -> None:
@@ -61,8 +72,9 @@ class VisitRecorder:
         Raises:
             RunError: naming the pairs, where a log-prob or margin is not finite.
         """
-        index = torch.cat([i for i, _ in self._micro_batches]).cpu().numpy()
-        values = torch.cat([v for _, v in self._micro_batches]).cpu().numpy()
+        places = torch.cat([i for i, _ in self._micro_batches])
+        table = self._with_posterior(places, torch.cat([v for _, v in self._micro_batches]))
+        index, values = places.cpu().numpy(), table.cpu().numpy()
         self._micro_batches = []
         if PartialState().num_processes > 1:
             parts = gather_object([(index, values)])
@@ -76,8 +88,18 @@ class VisitRecorder:
             "pair_id": self.pair_ids[index],
             "step": np.full(len(index), step),
             "epoch": np.full(len(index), epoch),
-        } | dict(zip(_VALUES, values.T, strict=False))
-        self._steps.append(visits | {"loss": values[:, -1]})
+        }
+        self._steps.append(visits | dict(zip(_VALUES, values.T, strict=True)))
+
+    def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
+        """Values [B, V] with p_flip and the noise rate, from the steps strictly before this one."""
+        margins = values[:, _VALUES.index("margin")]
+        values[:, _VALUES.index("p_flip")] = self.posterior(margins)
+        noise = torch.stack(self.posterior.estimate(values.device))
+        # In the order of the training set, whichever rank and micro-batch had which pair.
+        order = gather_over_ranks(places)[0].argsort()
+        self.posterior.observe(gather_over_ranks(margins)[0][order])
+        return torch.cat((values, noise.expand(len(values), -1)), 1)
 
     def not_finite(self, index: Tensor | np.ndarray) -> RunError:
         """The error that names pairs, by their rows of the training set, with broken log-probs."""
@@ -125,8 +147,10 @@ class VisitRecorder:
     def write_if_due(self) -> None:
         """Write the steps so far every few of them or seconds, and tell status.json.
 
-        For a moment when the device has work to do.
+        For a moment when the device has work to do: the posterior over the steps so far, which
+        this step's visits are read with, is computed behind it too.
         """
+        self.posterior.read()
         now = time.monotonic()
         if len(self._steps) >= _STEPS_A_FILE or now - self._flushed > _SECONDS_BETWEEN_FILES:
             self.flush()
@@ -153,7 +177,8 @@ class VisitRecorder:
             "reward_rejected": rewards["rejected"],
             "weight_mean": visits["weight"].mean(),
         }
-        row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie")}
+        row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie", "p_flip")}
+        row |= {name: visits[name][0] for name in ("noise_rate", "noise_low", "noise_high")}
         if router is not None:
             mean, deviation = (float(x) for x in router.calibration.statistics())
             row |= {

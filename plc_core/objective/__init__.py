@@ -9,13 +9,16 @@ from plc_core.objective.base import (
 )
 from plc_core.objective.build import OBJECTIVES, build_objective
 from plc_core.objective.calibration import MarginCalibration
+from plc_core.objective.flip_posterior import FlipPosterior, NoiseEstimate
 from plc_core.objective.routing import PRIOR, RECIPES, Recipe, Router, Routing
 
 __all__ = [
     "OBJECTIVES",
     "PRIOR",
     "RECIPES",
+    "FlipPosterior",
     "MarginCalibration",
+    "NoiseEstimate",
     "NonFiniteError",
     "Objective",
     "ObjectiveOutput",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from plc_core.objective.checks import not_negative, number, positive, share
+from plc_core.objective.checks import not_negative, number, positive, share, truth
 from plc_core.objective.reduction import sum_over_ranks
 
 
@@ -28,10 +28,17 @@ class MarginCalibration:
         alpha: decay, the weight of the old value, in [0, 1).
         sigma_min: floor of the standard deviation, in units of the margin.
         initial: (mu_0, v_0), or None for the bias-corrected start.
+        centre: False leaves the mean in, z = m / max(sqrt(v), sigma_min): then the evidence turns
+            at a margin of 0, where with it a pair that the policy prefers as labelled, but by less
+            than most, counts as evidence of a flip. It is no part of the paper.
     """
 
     def __init__(
-        self, alpha: float, sigma_min: float = 1e-3, initial: tuple[float, float] | None = None
+        self,
+        alpha: float,
+        sigma_min: float = 1e-3,
+        initial: tuple[float, float] | None = None,
+        centre: bool = True,
     ) -> None:
         share("alpha", alpha)
         positive("sigma_min", sigma_min)
@@ -42,6 +49,7 @@ class MarginCalibration:
             not_negative("the initial variance", initial[1])
         self.alpha = alpha
         self.sigma_min = sigma_min
+        self.centre = truth("centre", centre)
         start = (0.0, 0.0, 0.0) if initial is None else (*initial, 1.0)
         self._average = torch.tensor(start, dtype=torch.float64)
         self._sums = torch.zeros(3, dtype=torch.float64)
@@ -84,7 +92,9 @@ class MarginCalibration:
         """
         average = (self._average if average is None else average).to(margin.device)
         mean, deviation = self.statistics(average)
-        z = (margin.detach().to(torch.float64) - mean) / deviation.clamp(min=self.sigma_min)
+        values = margin.detach().to(torch.float64)
+        centred = values - mean if self.centre else values
+        z = centred / deviation.clamp(min=self.sigma_min)
         return torch.where(average[2] > 0, z, torch.zeros_like(z))
 
     def state_dict(self) -> dict[str, list[float]]:

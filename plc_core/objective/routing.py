@@ -108,7 +108,7 @@ class Router:
             "score-first" scores with the EMA of the previous step, so that the result does not
             depend on how a step is split. "auto" is update-first where the step is one forward,
             and score-first under accumulation.
-        sigma_min, initial: see `MarginCalibration`.
+        sigma_min, initial, centre: see `MarginCalibration`.
         calibrate: False takes the raw margin as z (ablation "Remove EMA calibration"; the recipe's
             alpha = 0 instead standardises by each batch alone).
         gate: False sets the confidence to 1; with warmup = 0 and schedule "constant" it is the
@@ -134,6 +134,7 @@ class Router:
         tau_tie: float | None = None,
         gamma_max: float | None = None,
         kappa: float | None = None,
+        centre: bool = True,
     ) -> None:
         if isinstance(recipe, str):
             if recipe not in RECIPES:
@@ -163,7 +164,7 @@ class Router:
         self.calibration_order: CalibrationOrder = calibration_order
         self.calibrate = truth("calibrate", calibrate)
         self.gate = truth("gate", gate)
-        self.calibration = MarginCalibration(self.recipe.alpha, sigma_min, initial)
+        self.calibration = MarginCalibration(self.recipe.alpha, sigma_min, initial, centre)
 
     def __call__(
         self,

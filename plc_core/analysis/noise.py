@@ -1,0 +1,76 @@
+"""How noisy a run's data is, and whether its flip probabilities mean what they say.
+
+Both come from the calibrated flip posterior (`plc_core.objective.flip_posterior`), which every
+training run records beside the routing, under any objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from plc_core.analysis.audit import FlipCalibration, groups, reliability
+
+_NAMES = ["noise_rate", "noise_low", "noise_high"]
+
+
+@dataclass(frozen=True)
+class NoiseRate:
+    """The estimated share of reversed labels in the data of a run.
+
+    `rate` with its 95 % interval [`low`, `high`], read from the margins of the steps before
+    optimizer step `step`. The grid of rates ends at 0.48.
+    """
+
+    rate: float
+    low: float
+    high: float
+    step: int
+
+    def __str__(self) -> str:
+        return (
+            f"Estimated share of reversed labels: {100 * self.rate:.0f} % "
+            f"[{100 * self.low:.0f}, {100 * self.high:.0f}] (95 %, from the margins before step "
+            f"{self.step:,})."
+        )
+
+
+def noise_rate(metrics: pd.DataFrame) -> NoiseRate | None:
+    """The estimate at the last step of the first epoch, from a run's metrics.
+
+    Later epochs see labels that the policy remembers, and would give too low a rate. None where
+    there is no step yet, or the run is of a version that did not record the estimate.
+    """
+    if not len(metrics) or any(name not in metrics for name in _NAMES):
+        return None
+    first = metrics[(metrics["epoch"] < 1) & metrics["noise_rate"].notna()]
+    if not len(first):
+        return None
+    last = first.sort_values("step").iloc[-1]
+    rate, low, high = (float(last[name]) for name in _NAMES)
+    return NoiseRate(rate, low, high, int(last["step"]))
+
+
+def noise_sentence(metrics: pd.DataFrame) -> str:
+    """`noise_rate` as a sentence for a person, also where there is none."""
+    found = noise_rate(metrics)
+    if found is None:
+        return "This run did not record an estimate of its share of reversed labels."
+    return str(found)
+
+
+def posterior_calibration(
+    visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10
+) -> FlipCalibration:
+    """Reliability of p_flip at each pair's first visit, as `audit.flip_calibration` of q_flip.
+
+    A true tie counts as "not flipped". Pairs without a visit, a p_flip or a known group are left
+    out; n says how many are in.
+    """
+    first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
+    table = pairs.merge(first[["pair_id", "p_flip"]], on="pair_id", how="left")
+    group = groups(table)
+    known = (group.notna() & table["p_flip"].notna()).to_numpy()
+    flipped = group.isin(["flip", "marked"]).to_numpy()
+    return reliability(table["p_flip"].to_numpy()[known], flipped[known], bins)

@@ -1,0 +1,151 @@
+"""Effects over training seeds, each with its 95 % interval, from the study's CSV files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from plc_core.analysis.statistics import mean_interval
+from plc_core.files import RunError, project_path
+
+BASELINE, METHOD = "dpo", "plc-aggressive"
+_KEYS = ["flip_rate", "tie_rate", "seed"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean over seeds with Student's t interval; `n` seeds, each a run or a pair of runs."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Study:
+    """The results of one study: `jobs` that are done, `measures` and `rewards`; empty if none."""
+
+    name: str
+    jobs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    measures: pd.DataFrame = field(default_factory=pd.DataFrame)
+    rewards: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def is_run(self) -> bool:
+        return len(self.jobs) > 0
+
+    def values(
+        self, measure: str, group: str, method: str = METHOD, part: str = "main"
+    ) -> pd.DataFrame:
+        """One row a job of the method: flip_rate, tie_rate, seed, beta, job and the value."""
+        if not self.is_run:
+            return pd.DataFrame(columns=[*_KEYS, "beta", "job", "value"])
+        jobs = self.jobs[(self.jobs["slice"] == part) & (self.jobs["method"] == method)]
+        rows = self.measures
+        rows = rows[(rows["measure"] == measure) & (rows["group"] == group)]
+        table = jobs[["job", *_KEYS, "beta"]].merge(rows[["job", "value"]], on="job")
+        return table[table["value"].notna()]
+
+
+def read_study(name: str, folder: Path | None = None) -> Study:
+    """The results in data/results/`name`, or in `folder`; an empty study where there are none.
+
+    Raises:
+        RunError: for files that cannot be read.
+    """
+    folder = folder or project_path("data/results") / name
+    if not (folder / "jobs.csv").exists():
+        return Study(name)
+    tables = {}
+    for part in ("jobs", "measures", "rewards"):
+        path = folder / f"{part}.csv"
+        try:
+            tables[part] = pd.read_csv(path) if path.exists() else pd.DataFrame()
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
+    jobs = tables["jobs"]
+    return Study(name, jobs[jobs["state"] == "done"], tables["measures"], tables["rewards"])
+
+
+def over_seeds(values: pd.DataFrame) -> Estimate | None:
+    """The mean of `value`, first within each seed and then over seeds; None without rows."""
+    if not len(values):
+        return None
+    found = mean_interval(values.groupby("seed")["value"].mean())
+    return Estimate(*found)
+
+
+def at(values: pd.DataFrame, rates: tuple[float, ...]) -> pd.DataFrame:
+    """The rows of some flip rates, of the seeds that have all of them."""
+    there = values["flip_rate"].to_numpy(np.float64)
+    rows = values.loc[np.isclose(there[:, None], rates).any(axis=1)]
+    had = rows.groupby("seed")["flip_rate"].transform("nunique")
+    return pd.DataFrame(rows[had == len(rates)])
+
+
+def difference(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """`one` minus `other` in the same data: one row a corruption and seed that both have."""
+    both = one.merge(other[[*_KEYS, "value"]], on=_KEYS, suffixes=("", "_other"))
+    return both.assign(value=both["value"] - both["value_other"])
+
+
+def win_rates(study: Study, method: str = METHOD, part: str = "main") -> pd.DataFrame:
+    """Win rate in % against same-data DPO by the reward of answers to the same prompts."""
+    if not study.is_run or not len(study.rewards):
+        return pd.DataFrame(columns=[*_KEYS, "value"])
+    jobs = study.jobs[study.jobs["slice"] == part]
+    table = jobs[["job", "method", *_KEYS]].merge(study.rewards, on="job")
+    sides = [table[table["method"] == name] for name in (method, BASELINE)]
+    both = sides[0].merge(sides[1], on=[*_KEYS, "prompt"], suffixes=("", "_other"))
+    gap = both["reward"] - both["reward_other"]
+    both = both.assign(value=100 * ((gap > 0) + 0.5 * (gap == 0)))
+    return both.groupby(_KEYS)[["value"]].mean().reset_index()
+
+
+def above_frontier(study: Study, measure: str, group: str, method: str = METHOD) -> pd.DataFrame:
+    """The measure minus plain DPO's at the same KL, in the same data.
+
+    DPO's value at the method's KL is interpolated linearly between its runs at several β; a job
+    whose KL lies outside theirs is left out, and counts as missing.
+    """
+    own = study.values(measure, group, method)
+    kl = study.values("kl", "responses", method)
+    frontier = pd.concat(
+        [
+            study.values(measure, group, BASELINE, part).merge(
+                study.values("kl", "responses", BASELINE, part)[["job", "value"]],
+                on="job",
+                suffixes=("", "_kl"),
+            )
+            for part in ("main", "frontier")
+        ]
+    )
+    rows = []
+    for row in own.merge(kl[["job", "value"]], on="job", suffixes=("", "_kl")).to_dict("records"):
+        same = frontier[(frontier[_KEYS] == [row[key] for key in _KEYS]).all(axis=1)]
+        same = same.sort_values("value_kl")
+        ends = same["value_kl"].min(), same["value_kl"].max()
+        if len(same) < 2 or not ends[0] <= row["value_kl"] <= ends[1]:
+            continue
+        expected = np.interp(row["value_kl"], same["value_kl"], same["value"])
+        rows.append({key: row[key] for key in _KEYS} | {"value": row["value"] - expected})
+    return pd.DataFrame(rows, columns=[*_KEYS, "value"])
+
+
+def best_other(study: Study, measure: str, group: str, rates: tuple[float, ...]) -> str | None:
+    """The method with the highest mean at `rates`, beside PLC-DPO's recipes and DPO."""
+    if not study.is_run:
+        return None
+    names = [
+        name
+        for name in sorted(study.jobs["method"].unique())
+        if not name.startswith("plc-") and name != BASELINE
+    ]
+    means = {n: at(study.values(measure, group, n), rates)["value"].mean() for n in names}
+    known = {name: mean for name, mean in means.items() if not math.isnan(mean)}
+    return max(known, key=known.__getitem__, default=None)

@@ -1,0 +1,148 @@
+"""What `notebooks/20_evidence.ipynb` shows beside the claims table: curves, and the bill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+import plotly.graph_objects as go
+from pydantic import BaseModel, ConfigDict
+
+from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
+from plc_core.evidence.estimates import Estimate, Study, over_seeds
+from plc_core.evidence.estimates import read_study as read
+from plc_core.files import project_path
+from plc_core.runs import Run, create_run
+
+LARGE_PARAMETERS = 7.6e9
+"""Qwen2.5-7B, the largest of the paper's models in its ablations."""
+
+_SMALL_PARAMETERS = 134.5e6
+
+
+class EvidenceConfig(BaseModel):
+    """The parameters of `notebooks/20_evidence.ipynb`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str  # name of the report's folder
+    runs_dir: str = "runs"
+    results_dir: str = "data/results"  # holds one folder of CSV files a study
+    model_study: str = "smollm2"  # the study of a real model, which the verdicts are on
+    world_study: str = "world"
+
+
+def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
+    """The report's folder, and the two studies; one that was not run is empty."""
+    info = {"kind": "analysis", "config": config.model_dump()}
+    report = create_run(project_path(config.runs_dir), config.name, info)
+    folder = project_path(config.results_dir)
+    names = (config.model_study, config.world_study)
+    model, world = (read(name, folder / name) for name in names)
+    return report, model, world
+
+
+def provenance_table(*studies: Study) -> pd.DataFrame:
+    """What each study was made with: jobs by slice, seeds, model, devices, versions, commits."""
+    rows = []
+    for study in studies:
+        jobs = study.jobs
+        if not study.is_run:
+            rows.append({"study": study.name, "jobs": 0})
+            continue
+        rows.append(
+            {
+                "study": study.name,
+                "jobs": len(jobs),
+                "slices": ", ".join(f"{k} {v}" for k, v in jobs["slice"].value_counts().items()),
+                "seeds": jobs["seed"].nunique(),
+                "learning rate": ", ".join(
+                    f"{x:g}"
+                    for x in sorted(jobs.loc[jobs["slice"] == "main", "learning_rate"].unique())
+                ),
+            }
+            | {
+                name: ", ".join(sorted(jobs[name].dropna().astype(str).unique()))
+                for name in ("model", "device", "versions", "commit")
+            }
+        )
+    return pd.DataFrame(rows).set_index("study").fillna("")
+
+
+def by_rate(
+    study: Study,
+    lines: Mapping[str, tuple[str, str, str]],
+    title: str,
+    diagonal: bool = False,
+) -> go.Figure:
+    """Means over seeds with 95 % intervals against the share of reversed labels.
+
+    Args:
+        lines: name of a line to (measure, group, method) of the slice main.
+        title: of the y axis.
+        diagonal: draws y = x, where a number should equal the share.
+    """
+    figure = go.Figure()
+    for number, (name, (measure, group, method)) in enumerate(lines.items()):
+        values = study.values(measure, group, method)
+        points: dict[float, Estimate] = {}
+        for rate in sorted(values["flip_rate"].unique()):
+            found = over_seeds(values[values["flip_rate"] == rate])
+            if found is not None:
+                points[float(rate)] = found
+        if not points:
+            continue
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        # Side by side, so that intervals do not hide each other.
+        shift = 0.004 * (number - (len(lines) - 1) / 2)
+        known = list(points.values())
+        figure.add_scatter(
+            x=[rate + shift for rate in points],
+            y=[p.value for p in known],
+            error_y={
+                "array": [p.high - p.value for p in known],
+                "arrayminus": [p.value - p.low for p in known],
+                "thickness": 1.2,
+                "width": 3,
+            },
+            name=name,
+            mode="lines+markers",
+            line={"color": colour, "width": 1.6},
+            customdata=[p.n for p in known],
+            hovertemplate="%{x:.2f}: %{y:.3f} (n=%{customdata} seeds)",
+        )
+    if not figure.data:
+        return empty(f"The study {study.name!r} has no results yet.", 200)
+    if diagonal:
+        figure.add_scatter(
+            x=[0, 0.4], y=[0, 0.4], mode="lines", name="equal", hoverinfo="skip",
+            line={"color": INK, "dash": "dot", "width": 1},
+        )  # fmt: skip
+    figure.update_xaxes(title_text="share of reversed labels", tickformat=".0%")
+    figure.update_yaxes(title_text=title)
+    return finish(figure, 420, margin_t=72)
+
+
+def bill(study: Study) -> pd.DataFrame:
+    """What the study took, and what it would take for a model of the paper's size.
+
+    A job's share of its device is its seconds over the workers that were dealt the device's time.
+    The large model's hours are those of training alone, scaled by parameters (7.6 over 0.135
+    billion) at the same tokens and the same share of the device's arithmetic.
+    """
+    if not study.is_run:
+        return pd.DataFrame({"hours": []})
+    jobs = study.jobs
+    whole = float((jobs["seconds"] / jobs["workers"]).sum()) / 3600
+    training = float((jobs["train_seconds"] / jobs["workers"]).sum()) / 3600
+    tokens = float((jobs["tokens"] * jobs["epochs"]).sum())
+    large = training * LARGE_PARAMETERS / _SMALL_PARAMETERS
+    rows = {
+        "jobs": len(jobs),
+        "tokens trained on, millions": tokens / 1e6,
+        "GPU hours of all jobs, measuring included": whole,
+        "GPU hours of training": training,
+        "tokens a GPU second in training": tokens / (3600 * training),
+        "GPU hours of the same training at 7.6 billion parameters": large,
+    }
+    return pd.DataFrame({"amount": rows})

@@ -1,0 +1,142 @@
+"""How likely a label is reversed, and how many are: a calibrated reading of the margins.
+
+Before its own update, the margin of a pair that is seen for the first time is a held-out
+prediction of its label, and where |m| is large the share of labels that agree levels off at one
+minus the noise rate. That identifies the rate, and with it a probability for every pair. It is no
+part of the paper and of no loss: it is read beside the routing under any objective. In a second
+epoch the labels are remembered, and margins are evidence no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+_LEVEL = 0.95
+
+
+class NoiseEstimate(NamedTuple):
+    """Posterior of the noise rate e: its mean and the ends of its 95 % interval, scalars."""
+
+    rate: Tensor
+    low: Tensor
+    high: Tensor
+
+
+class FlipPosterior:
+    """The posterior over noise rate e and scale k from the margins of the last steps.
+
+    With the margins m_j of the steps in memory, rho their root mean square, and a flat prior over
+    a grid of 25 rates e (0 to 0.48) and 19 scales k (0.25 to 16, in equal ratios):
+
+        W(e, k) ∝ prod_j [(1 - e) sigma(k m_j / rho) + e sigma(-k m_j / rho)]
+        p_i = sum_{e,k} W(e, k) e sigma(-k m_i / rho)
+                                / [(1 - e) sigma(k m_i / rho) + e sigma(-k m_i / rho)]
+
+    Everything stays on the margins' device, and nothing waits for it. Without any margin but 0
+    in memory, every pair has the prior's mean rate.
+
+    Args:
+        steps: optimizer steps in memory.
+    """
+
+    def __init__(self, steps: int = 24) -> None:
+        self._window: deque[Tensor] = deque(maxlen=steps)
+        self._read: tuple[Tensor, Tensor] | None = None
+
+    def observe(self, margins: Tensor) -> None:
+        """Take the margins of an optimizer step, [B], over all ranks, in an order of their own.
+
+        Another order gives the same posterior up to rounding.
+        """
+        self._window.append(margins.detach().to(torch.float64).clone())
+        self._read = None
+
+    def __call__(self, margins: Tensor) -> Tensor:
+        """Probabilities that the labels of `margins` are reversed, from the steps so far.
+
+        [B] to [B], float64 in [0, 1].
+        """
+        values = margins.detach().to(torch.float64)
+        weights, scales = self.read(values.device)
+        rates = _rates(values.device)[:, None, None]
+        # e sigma(-x) / [(1 - e) sigma(x) + e sigma(-x)], without a quotient of two zeros.
+        reversed_share = torch.sigmoid(rates.logit() - scales[:, None] * values)
+        return (weights[..., None] * reversed_share).sum((0, 1))
+
+    def estimate(self, device: torch.device | str = "cpu") -> NoiseEstimate:
+        """The noise rate that the steps so far speak for, and its 95 % interval.
+
+        The interval is of the marginal posterior over e on the grid: it takes margins for
+        independent and their link for a logistic one, so its coverage is nominal.
+        """
+        weights, _ = self.read(device)
+        of_rate = weights.sum(1)
+        rates = _rates(of_rate.device)
+        below = of_rate.cumsum(0)
+        # The smallest rate up to which the mass reaches the level; rounding must not pass the end.
+        low, high = (
+            rates[(below < level).sum().clamp(max=len(rates) - 1)]
+            for level in ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)
+        )
+        return NoiseEstimate((of_rate * rates).sum(), low, high)
+
+    def read(self, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
+        """W, [25, 19], and k / rho, [19], of the steps so far; computed once a step.
+
+        On `device`, or where the margins of the last step are.
+        """
+        if self._read is None:
+            nothing = torch.zeros(1, dtype=torch.float64, device=device)
+            last = self._window[-1] if self._window else nothing
+            self._read = grid_posterior(
+                torch.cat([m.to(last.device) for m in self._window] or [nothing])
+            )
+        return self._read[0].to(device), self._read[1].to(device)
+
+    def state_dict(self) -> dict[str, list[list[float]]]:
+        """The margins in memory, oldest step first."""
+        return {"margins": [step.tolist() for step in self._window]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; ValueError where it is something else."""
+        try:
+            window = [torch.tensor(step, dtype=torch.float64) for step in state["margins"]]
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            window = [torch.tensor(torch.nan)]
+        if not all(step.ndim == 1 and step.isfinite().all() for step in window):
+            raise ValueError("This is no state of a flip posterior: it holds no lists of margins.")
+        self._window.clear()
+        self._window.extend(window)
+        self._read = None
+
+
+def grid_posterior(margins: Tensor) -> tuple[Tensor, Tensor]:
+    """W(e, k), [25, 19], and k / rho, [19], from margins [N]; k / rho is 0 where all are 0."""
+    rho = margins.square().mean().sqrt()
+    scales = _scales(margins.device) / rho
+    # Where there is no evidence, no margin may say anything.
+    scales = torch.where(rho > 0, scales, torch.zeros_like(scales))
+    scaled = scales[:, None] * margins
+    rates = _rates(margins.device)[1:, None, None]
+    # log[(1 - e) s + e (1 - s)], s = sigma(k m / rho); for e = 0 by itself, as s underflows.
+    noisy = torch.log(rates + (1 - 2 * rates) * torch.sigmoid(scaled)).sum(-1)
+    clean = logsigmoid(scaled).sum(-1)
+    log_likelihood = torch.cat((clean[None], noisy))
+    return log_likelihood.flatten().softmax(0).view_as(log_likelihood), scales
+
+
+# Made on the device: a copy of a list would wait for it.
+
+
+def _rates(device: torch.device) -> Tensor:
+    return 0.02 * torch.arange(25, dtype=torch.float64, device=device)
+
+
+def _scales(device: torch.device) -> Tensor:
+    return 0.25 * 64 ** (torch.arange(19, dtype=torch.float64, device=device) / 18)

@@ -1,0 +1,182 @@
+"""The numbers of one job, from its visits and from margins on pairs it was not trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from plc_core.analysis.audit import reliability
+from plc_core.analysis.noise import noise_rate
+from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval, wilson
+from plc_core.data.slices import slices_of
+from plc_core.data.votes import VOTE_GROUPS
+
+Measure = dict[str, Any]
+
+
+def accuracy(
+    margins: np.ndarray, table: pd.DataFrame, longer: np.ndarray, group: str
+) -> list[Measure]:
+    """Share of pairs with a positive margin, and how much of it length explains.
+
+    Of all pairs, of the wide-gap half of each source, of each source, and of the pairs whose
+    chosen answer is longer and is not; and Spearman's correlation of the margin with `longer`, the
+    tokens that the chosen answer has more.
+    """
+    halves = slices_of(table, 0.5).table["slice"]
+    parts = {"": np.ones(len(margins), bool), ", wide gap": (halves == "high").to_numpy()}
+    parts |= {f", {s}": (table["source"] == s).to_numpy() for s in sorted(table["source"].unique())}
+    parts |= {", chosen longer": longer > 0, ", chosen not longer": longer <= 0}
+    rows = []
+    for name, inside in parts.items():
+        n, hits = int(inside.sum()), int((margins[inside] > 0).sum())
+        share = hits / n if n else math.nan
+        rows.append(_row("accuracy", group + name, share, *wilson(hits, n), n))
+    correlation = float(stats.spearmanr(margins, longer).statistic)
+    return [*rows, _row("length_correlation", group, correlation, n=len(margins))]
+
+
+def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame) -> list[Measure]:
+    """Routing and posterior on the training pairs: each pair's first visit, before its update."""
+    first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
+    table = pairs.merge(first, on="pair_id", validate="one_to_one")
+    scores = table[["score_chosen", "score_rejected"]].astype("float64")
+    gap = (scores["score_chosen"] - scores["score_rejected"]).abs()
+    tie = (table["injected_tie"] | (gap == 0)).to_numpy()
+    flipped = table["flipped"].to_numpy(bool)
+    rows: list[Measure] = []
+    for name in ("q_clean", "q_flip", "q_tie", "weight", "p_flip"):
+        rows.append(_mean(name, "all", table[name]))
+        rows += [
+            _mean(name, group, table.loc[inside, name])
+            for group, inside in (
+                ("flipped", flipped & ~tie),
+                ("not flipped", ~flipped & ~tie),
+                ("exact tie", tie),
+            )
+            if inside.any()
+        ]
+    rows.append(_row("margin_std", "all", float(table["margin"].std(ddof=0)), n=len(table)))
+    rows.append(_row("argmax_flip", "all", _argmax_flip(table), n=len(table)))
+    clear = table[~tie]
+    for name, score in (
+        ("q_flip", clear["q_flip"]),
+        ("-margin", -clear["margin"]),
+        ("p_flip", clear["p_flip"]),
+    ):
+        rows.append(_auroc("flip_auroc", name, score, flipped[~tie]))
+        if name != "-margin":
+            rows += _calibration(name, score.to_numpy(), flipped[~tie])
+    for name, score in (("q_tie", table["q_tie"]), ("-|margin|", -table["margin"].abs())):
+        rows.append(_auroc("tie_auroc", name, score, tie))
+    rows += _tie_selectivity(table)
+    total = float(table["weight"].sum())
+    steps = table["step"].max() + 1
+    early = float(table.loc[table["step"] < 0.2 * steps, "weight"].sum())
+    rows.append(_row("early_share", "all", early / total if total else math.nan, n=len(table)))
+    if (noise := noise_rate(metrics)) is not None:
+        rows.append(_row("noise_rate", "all", noise.rate, noise.low, noise.high, len(table)))
+    return rows
+
+
+def _argmax_flip(table: pd.DataFrame) -> float:
+    most = table[["q_clean", "q_tie"]].max(axis=1)
+    return float((table["q_flip"] > most).mean())
+
+
+def _calibration(name: str, forecast: np.ndarray, flipped: np.ndarray) -> list[Measure]:
+    found = reliability(forecast, flipped)
+    numbers = {"ece": found.ece, "brier": found.brier, "brier_base": found.brier_base}
+    return [_row(measure, name, value, n=found.n) for measure, value in numbers.items()]
+
+
+def _tie_selectivity(table: pd.DataFrame) -> list[Measure]:
+    """AUROC of q_tie for the bottom against the top fifth of the score gap, in each source."""
+    usable = table[table["score_chosen"].notna()].reset_index(drop=True)
+    part = slices_of(usable, 0.2).table["slice"]
+    rows = []
+    for source in sorted(usable["source"].unique()):
+        of_source = usable["source"] == source
+        low, high = (usable.loc[of_source & (part == name), "q_tie"] for name in ("low", "high"))
+        if len(low) and len(high):
+            inside = np.concatenate([np.ones(len(low), bool), np.zeros(len(high), bool)])
+            rows.append(_auroc("tie_selectivity", source, pd.concat([low, high]), inside))
+            p = mann_whitney(low, high).p
+            rows.append(_row("tie_selectivity_p", source, p, n=len(low) + len(high)))
+    return rows
+
+
+def of_votes(q_tie: np.ndarray, q_flip: np.ndarray, groups: pd.Series) -> list[Measure]:
+    """Mean q_tie and q_flip by agreement, and Kendall's tau-b of q_tie with the order of groups.
+
+    The groups in order of less agreement: unanimous, divergent, tie-majority.
+    """
+    rows = []
+    for name in VOTE_GROUPS:
+        inside = (groups == name).to_numpy()
+        rows += [
+            _mean("votes_q_tie", name, q_tie[inside]),
+            _mean("votes_q_flip", name, q_flip[inside]),
+        ]
+    order = groups.map({name: i for i, name in enumerate(VOTE_GROUPS)})
+    known = order.notna().to_numpy()
+    if known.sum() > 2:
+        trend = stats.kendalltau(order[known].astype(int), q_tie[known])
+        n = int(known.sum())
+        rows.append(_row("votes_trend", "tau", float(trend.statistic), n=n))
+        rows.append(_row("votes_trend", "p", float(trend.pvalue), n=n))
+    return rows
+
+
+def agreement(margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray) -> list[Measure]:
+    """Policy and reward model on held-out pairs; `rewards` [N] are chosen minus rejected.
+
+    The share that both order alike, the share that the reward model orders as labelled, and the
+    AUROC of q_flip for the pairs that it orders against their label (appendix
+    "Self-Confirmation").
+    """
+    alike = (margins > 0) == (rewards > 0)
+    n, hits = len(alike), int(alike.sum())
+    right = int((rewards > 0).sum())
+    return [
+        _row("reward_agreement", "test", hits / n, *wilson(hits, n), n),
+        _row("reward_accuracy", "test", right / n, *wilson(right, n), n),
+        _auroc("reward_auroc", "q_flip", pd.Series(q_flip), rewards <= 0),
+    ]
+
+
+def of_responses(
+    rewards: Iterable[float], kl: Iterable[float], tokens: Iterable[int]
+) -> list[Measure]:
+    """Mean reward, KL to the reference (nats a response) and length of sampled responses."""
+    return [
+        _mean("reward", "responses", rewards),
+        _mean("kl", "responses", kl),
+        _mean("tokens", "responses", tokens),
+    ]
+
+
+def _auroc(measure: str, group: str, score: pd.Series, positive: np.ndarray) -> Measure:
+    area = auroc(score, positive)
+    return _row(measure, group, area.value, area.low, area.high, area.n_positive + area.n_negative)
+
+
+def _mean(measure: str, group: str, values: Iterable[float]) -> Measure:
+    found = mean_interval(values)
+    return _row(measure, group, found.mean, found.low, found.high, found.n)
+
+
+def _row(
+    measure: str,
+    group: str,
+    value: float,
+    low: float = math.nan,
+    high: float = math.nan,
+    n: int = 0,
+) -> Measure:
+    return {"measure": measure, "group": group, "value": value, "low": low, "high": high, "n": n}

@@ -1,0 +1,169 @@
+"""What the study consists of: its settings, and the jobs that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from plc_core.engine.config import TrainConfig, as_number
+from plc_core.files import RunError, project_path
+
+Slice = Literal["choice", "main", "frontier", "ties", "variants"]
+SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants")
+
+PARTS = ("train", "select", "test", "reward")
+"""The parts of the pairs; no two share a prompt."""
+
+
+class Choice(BaseModel):
+    """The learning rate and β of every job, chosen on clean DPO alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    learning_rate: float = Field(gt=0)
+    beta: float = Field(gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, values: Any) -> Any:
+        return {k: as_number(v) for k, v in values.items()} if isinstance(values, dict) else values
+
+
+class StudyConfig(BaseModel):
+    """The settings of a study; unknown names and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    model: str  # as in TrainConfig; "world" takes its pairs from the embedded world
+    scored: str | None = None  # files of pairs: with scores, with one human label each
+    helpful: str | None = None
+    votes: str | None = None  # pairs with the votes of several people
+    prompts: str | None = None  # benchmark prompts to answer
+    split_seed: int = 20  # of the parts; fixed before anything was trained
+    shares: dict[str, float]  # of the prompts, of each of PARTS
+    most_pairs: dict[str, int] = Field(default_factory=dict)  # of a part or of votes, at most
+    train: dict[str, Any]  # parameters of TrainConfig that all jobs share
+    choice: Choice | None = None  # None: chosen by the slice "choice"
+    learning_rates: list[float] = Field(default_factory=list)  # its grid
+    betas: list[float] = Field(default_factory=list)
+    choice_seeds: list[int] = Field(default_factory=list)
+    methods: dict[str, dict[str, Any]]  # name: parameters of TrainConfig; "dpo" is the baseline
+    flip_rates: list[float]
+    seeds: list[int]
+    frontier: list[float] = Field(default_factory=list)  # of β, as factors, for DPO
+    tie_rates: list[float] = Field(default_factory=list)
+    tie_methods: list[str] = Field(default_factory=list)
+    tie_train: dict[str, Any] = Field(default_factory=dict)  # parameters of the tie jobs
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # one change each
+    variant_rates: list[float] = Field(default_factory=list)
+    responses: int = Field(0, ge=0)  # prompts that every trained policy answers
+    response_tokens: int = Field(128, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("learning_rates"), list):
+            return values | {"learning_rates": [as_number(v) for v in values["learning_rates"]]}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyConfig:
+        if "dpo" not in self.methods:
+            raise ValueError('methods needs "dpo", the baseline')
+        if set(self.shares) != set(PARTS) or abs(sum(self.shares.values()) - 1) > 1e-6:
+            raise ValueError(f"shares are of {', '.join(PARTS)} and sum to 1")
+        if self.model != "world" and (self.scored is None or self.helpful is None):
+            raise ValueError("a study of a real model needs the files scored and helpful")
+        if unknown := set(self.tie_methods) - set(self.methods):
+            raise ValueError(f"tie_methods names {', '.join(sorted(unknown))}, no methods")
+        if self.choice is None and not (self.learning_rates and self.betas and self.choice_seeds):
+            raise ValueError("without a choice, learning_rates, betas and choice_seeds are needed")
+        return self
+
+
+def read_study(path: str) -> StudyConfig:
+    """The study in a YAML file; RunError where there is none, ValidationError where it is wrong."""
+    file = project_path(path)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise RunError(f"The study {file} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise RunError(f"The study {file} should hold names and values.")
+    return StudyConfig(**content)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run of the study, and what is measured on it."""
+
+    slice: Slice
+    method: str
+    changes: Mapping[str, Any]  # of TrainConfig, beside the study's own
+    seed: int
+    flip_rate: float = 0.0
+    tie_rate: float = 0.0
+    mixture: str = "all"  # all, scored or helpful: the sources that are trained on
+    tags: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name, which says all that makes it this job."""
+        tags = "".join(f"-{key}{value:g}" for key, value in self.tags.items())
+        ties = f"-t{self.tie_rate:g}" if self.slice == "ties" else ""
+        return f"{self.slice}-{self.method}{tags}-f{self.flip_rate:g}{ties}-s{self.seed}"
+
+    def config(self, study: StudyConfig, choice: Choice | None, files: Mapping[str, str]) -> Any:
+        """The parameters of its training run, as `notebooks/01_train.ipynb` takes them.
+
+        `files` has the paths of the pairs to train on, by mixture, and of the pool of ties.
+        """
+        values = dict(study.train) | (choice.model_dump() if choice else {}) | dict(self.changes)
+        if "beta_factor" in values:
+            values["beta"] = values.pop("beta_factor") * values["beta"]
+        if study.model != "world":
+            base = "tie-base" if self.slice == "ties" else f"train-{self.mixture}"
+            values |= {"data": files[base], "data_split": None}
+        if self.tie_rate:
+            values |= {"tie_rate": self.tie_rate}
+            if study.model != "world":
+                values |= {"tie_pool": files["ties"]}
+        return TrainConfig(
+            **values, name=self.name, model=study.model, flip_rate=self.flip_rate, seed=self.seed
+        )
+
+
+def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
+    """The jobs of a slice, seed by seed, so that a part of them is a study with fewer seeds."""
+    if part == "choice" and study.choice is None:
+        for seed in study.choice_seeds:
+            for rate in study.learning_rates:
+                for beta in study.betas:
+                    values = {**study.methods["dpo"], "learning_rate": rate, "beta": beta}
+                    yield Job(part, "dpo", values, seed, tags={"lr": rate, "b": beta})
+    for seed in study.seeds:
+        if part == "main":
+            for rate in study.flip_rates:
+                for name, changes in study.methods.items():
+                    yield Job(part, name, changes, seed, rate)
+        if part == "frontier":
+            for rate in study.flip_rates:
+                for factor in study.frontier:
+                    values = {**study.methods["dpo"], "beta_factor": factor}
+                    yield Job(part, "dpo", values, seed, rate, tags={"x": factor})
+        if part == "ties":
+            for rate in study.tie_rates:
+                for name in study.tie_methods:
+                    changes = study.methods[name] | study.tie_train
+                    yield Job(part, name, changes, seed, tie_rate=rate)
+        if part == "variants":
+            for rate in study.variant_rates:
+                for name, changes in study.variants.items():
+                    values = dict(changes)
+                    mixture = values.pop("mixture", "all")
+                    yield Job(part, name, values, seed, rate, mixture=mixture)

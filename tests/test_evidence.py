@@ -1,0 +1,192 @@
+"""The claims table: from CSV files alone, by a written rule, and honest where nothing was run."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plc_core.batch import run_notebook
+from plc_core.evidence import claims
+from plc_core.evidence.__main__ import main, markdown, put
+from plc_core.evidence.claims import CLAIMS, Claim, claims_table, verdict
+from plc_core.evidence.estimates import (
+    Estimate,
+    Study,
+    above_frontier,
+    at,
+    best_other,
+    over_seeds,
+    read_study,
+    win_rates,
+)
+from plc_core.evidence.report import bill, by_rate
+from plc_core.files import RunError, project_path
+from plc_core.study.results import Results
+from tests.paths import ROOT
+
+SEEDS, RATES = range(5), (0.0, 0.1, 0.2, 0.3, 0.4)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """DPO's accuracy falls with the noise; PLC-DPO's by half as much, at twice the KL."""
+    folder = tmp_path_factory.mktemp("results") / "smollm2"
+    results = Results(folder)
+    rng = np.random.default_rng(0)
+    jobs, measures, rewards = [], [], []
+    for seed in SEEDS:
+        for rate in RATES:
+            noise = rng.normal(0, 0.002)
+            runs = [("main", "dpo", 0.1, 0.62 - 0.3 * rate, 1.0)]
+            runs += [("frontier", "dpo", 0.05, 0.62 - 0.15 * rate, 2.0)]
+            runs += [("main", "plc-aggressive", 0.1, 0.62 - 0.15 * rate + noise, 2.0)]
+            runs += [("main", "cdpo", 0.1, 0.62 - 0.2 * rate, 1.0)]
+            for part, method, beta, accuracy, kl in runs:
+                numbers = {
+                    ("accuracy", "test"): accuracy, ("kl", "responses"): kl,
+                    ("flip_auroc", "q_flip"): 0.7 + noise, ("flip_auroc", "-margin"): 0.7,
+                    ("early_share", "all"): 0.019, ("noise_rate", "all"): rate + noise,
+                    ("tie_selectivity", "a"): 0.5 + noise, ("q_flip", "all"): 0.25 + 0.1 * rate,
+                }  # fmt: skip
+                name = f"{part}-{method}-{beta}-{rate}-{seed}"
+                jobs.append(
+                    {"job": name, "slice": part, "method": method, "seed": seed, "flip_rate": rate,
+                     "tie_rate": 0.0, "beta": beta, "state": "done", "seconds": 20.0,
+                     "train_seconds": 10.0, "tokens": 1e6, "epochs": 1.0, "workers": 4,
+                     "learning_rate": 1e-5}
+                )  # fmt: skip
+                measures += [
+                    {"job": name, "measure": m, "group": g, "value": v, "n": 100}
+                    for (m, g), v in numbers.items()
+                ]
+                rewards += [
+                    {"job": name, "prompt": i, "reward": float(method == "plc-aggressive" or i < 2)}
+                    for i in range(8)
+                ]
+    for one in jobs:
+        own = [m for m in measures if m["job"] == one["job"]]
+        results.add(one, own, [r for r in rewards if r["job"] == one["job"]])
+    return read_study("smollm2", folder)
+
+
+def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
+    for table in ("jobs", "measures", "rewards"):
+        (tmp_path / "smollm2").mkdir(exist_ok=True)
+        getattr(study, table).to_csv(tmp_path / "smollm2" / f"{table}.csv", index=False)
+    values = {"name": "evidence", "runs_dir": str(tmp_path / "runs"), "results_dir": str(tmp_path)}
+    run_notebook(ROOT / "notebooks" / "20_evidence.ipynb", values)
+    report = (tmp_path / "runs" / "evidence" / "report.html").read_text()
+    assert "87.5 [87.5, 87.5] (n=5)" in report
+    assert "not run" in report
+    assert report.count("Plotly.newPlot(") == 3
+
+
+def row_of(table, text):
+    (row,) = table[table["claim"].str.contains(text, regex=False)].to_dict("records")
+    return row
+
+
+def test_each_verdict_follows_the_rule(study):
+    table = claims_table(study, Study("world"))
+    assert len(table) == len(CLAIMS)
+    assert row_of(table, "20 to 40 % reversed labels, in points")["verdict"] == "reproduced"
+    assert row_of(table, "at the same KL, in points")["verdict"] == "undecided"
+    assert row_of(table, "more than the margin of plain DPO")["verdict"] == "undecided"
+    assert row_of(table, "Little correction early")["verdict"] == "reproduced"
+    assert row_of(table, "on clean data, win rate")["model"] == "87.5 [87.5, 87.5] (n=5)"
+    assert row_of(table, "30 % exact ties")["verdict"] == "not run"
+    assert set(table["world"]) == {"not run"}
+
+
+@pytest.mark.parametrize(
+    ("found", "above", "expected"),
+    [
+        (None, True, "not run"),
+        (Estimate(0.2, 0.1, 0.3, 5), True, "reproduced"),
+        (Estimate(0.2, 0.1, 0.3, 5), False, "not reproduced"),
+        (Estimate(-0.2, -0.3, -0.1, 5), True, "not reproduced"),
+        (Estimate(0.2, -0.1, 0.5, 5), True, "undecided"),
+        (Estimate(0.2, 0.1, 0.3, 2), True, "undecided"),
+        (Estimate(0.2, float("nan"), float("nan"), 1), True, "undecided"),
+    ],
+    ids=str,
+)
+def test_the_rule(found, above, expected):
+    claim = Claim("x", "–", lambda study: found, above=above)
+    assert verdict(claim, found) == expected
+
+
+def test_what_the_larger_kl_alone_does_is_taken_off(study):
+    left = over_seeds(at(above_frontier(study, "accuracy", "test"), (0.4,)))
+    assert left.n == 5
+    assert abs(left.value) < 0.005  # DPO at half the beta does as well
+
+
+def test_a_kl_outside_dpos_is_left_out_and_not_extrapolated(study):
+    far = study.measures.copy()
+    plc = far["job"].str.contains("plc") & (far["measure"] == "kl")
+    far.loc[plc, "value"] = 9.0
+    moved = Study("x", study.jobs, far, study.rewards)
+    assert over_seeds(above_frontier(moved, "accuracy", "test")) is None
+
+
+def test_a_seed_without_one_of_the_rates_does_not_count(study):
+    lacking = study.jobs[~((study.jobs["seed"] == 0) & (study.jobs["flip_rate"] == 0.4))]
+    part = Study("x", lacking, study.measures, study.rewards)
+    assert over_seeds(at(part.values("accuracy", "test"), (0.2, 0.4))).n == 4
+
+
+def test_win_rates_are_of_the_same_prompts_and_data(study):
+    table = win_rates(study)
+    assert len(table) == len(SEEDS) * len(RATES)
+    assert table["value"].tolist() == [100 * (6 + 0.5 * 2) / 8] * len(table)
+
+
+def test_the_best_other_method_is_no_recipe_of_plc(study):
+    assert best_other(study, "accuracy", "test", (0.2, 0.3, 0.4)) == "cdpo"
+
+
+def test_without_results_everything_says_that_it_was_not_run():
+    table = claims_table(Study("a"), Study("b"))
+    assert set(table["verdict"]) == {"not run"}
+    assert not len(bill(Study("a")))
+    assert "no results yet" in by_rate(Study("a"), {}, "x").layout.annotations[0].text
+
+
+def test_the_bill_shares_a_device_among_its_workers(study):
+    amount = bill(study)["amount"]
+    assert amount["GPU hours of training"] == pytest.approx(100 * 10 / 4 / 3600)
+    assert (
+        amount["GPU hours of the same training at 7.6 billion parameters"]
+        > 50 * amount["GPU hours of training"]
+    )
+
+
+def test_curves_have_an_interval_at_every_rate(study):
+    figure = by_rate(study, {"DPO": ("accuracy", "test", "dpo")}, "accuracy", diagonal=True)
+    (line, equal) = figure.data
+    assert line.name == "DPO"
+    assert len(line.y) == len(line.error_y.array) == len(RATES)
+    assert list(equal.x) == [0, 0.4]
+
+
+def test_the_readme_shows_the_table_that_the_command_prints(tmp_path, capsys):
+    """What stands in the README is what the CSV files give."""
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    readme = project_path("README.md").read_text()
+    assert printed in readme
+    (tmp_path / "no.md").write_text("no marks")
+    with pytest.raises(RunError, match="has no place for the table"):
+        put("x", tmp_path / "no.md")
+
+
+def test_markdown_keeps_a_bar_inside_its_cell():
+    table = pd.DataFrame([dict.fromkeys(("claim", "paper", "world", "model", "verdict"), "a|b")])
+    assert markdown(table).splitlines()[-1].count("a\\|b") == 5
+
+
+def test_every_claim_names_its_place_in_the_paper_or_none():
+    for claim in claims.CLAIMS:
+        assert claim.paper in ("–", "not measured") or any(
+            mark in claim.paper for mark in ("tab:", "app:", "fig:", "abstract", "ordered")
+        )

@@ -1,0 +1,114 @@
+"""The calibrated flip posterior: its formula, what it finds in data of known noise, its state."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from plc_core.objective import FlipPosterior
+
+
+def margins_of(rate, steps=24, pairs=64, seed=0, scale=1.0):
+    """Margins whose labels agree with them by a logistic link, then `rate` of them reversed."""
+    rng = np.random.default_rng(seed)
+    gap = rng.normal(0, 1.5, (steps, pairs))
+    right = rng.random((steps, pairs)) < 1 / (1 + np.exp(-2 * gap))
+    flipped = rng.random((steps, pairs)) < rate
+    signed = np.where(right ^ flipped, gap, -gap)
+    return torch.tensor(signed * scale), torch.tensor(flipped)
+
+
+def filled(rows, **options):
+    posterior = FlipPosterior(**options)
+    for row in rows:
+        posterior.observe(row)
+    return posterior
+
+
+def test_it_is_the_formula_term_by_term():
+    past, now = [0.3, -0.1, 0.2], [0.25, -0.4]
+    rho = math.sqrt(sum(m * m for m in past) / 3)
+    rates = [0.02 * i for i in range(25)]
+    scales = [0.25 * (16 / 0.25) ** (i / 18) for i in range(19)]
+
+    def sigma(x):
+        return 1 / (1 + math.exp(-x))
+
+    def parts(e, k, m):
+        return (1 - e) * sigma(k * m / rho), e * sigma(-k * m / rho)
+
+    weight = {(e, k): math.prod(sum(parts(e, k, m)) for m in past) for e in rates for k in scales}
+    total = sum(weight.values())
+    expected = [
+        sum(w / total * parts(e, k, m)[1] / sum(parts(e, k, m)) for (e, k), w in weight.items())
+        for m in now
+    ]
+    posterior = filled([torch.tensor(past[:2]), torch.tensor(past[2:])])
+    assert posterior(torch.tensor(now)).tolist() == pytest.approx(expected, rel=1e-6)
+    rate = sum(e * w for (e, _), w in weight.items()) / total
+    assert float(posterior.estimate().rate) == pytest.approx(rate, rel=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2, 0.4])
+def test_it_finds_the_noise_rate_of_logistic_margins(rate):
+    for seed in range(3):
+        estimate = filled(margins_of(rate, pairs=512, seed=seed)[0]).estimate()
+        assert float(estimate.low) <= rate <= float(estimate.high)
+        assert float(estimate.rate) == pytest.approx(rate, abs=0.08)
+
+
+def test_its_probabilities_mean_what_they_say():
+    seen, _ = margins_of(0.2)
+    new, flipped = margins_of(0.2, steps=400, seed=9)
+    chance = filled(seen)(new.flatten()).numpy()
+    place = (chance * 10).astype(int).clip(max=9)
+    truth = flipped.flatten().numpy()
+    gaps = [
+        abs(chance[place == i].mean() - truth[place == i].mean()) * (place == i).mean()
+        for i in range(10)
+        if (place == i).any()
+    ]
+    assert sum(gaps) < 0.05
+
+
+def test_the_scale_of_the_margins_does_not_matter():
+    plain, scaled = (filled(margins_of(0.2, scale=s)[0]) for s in (1.0, 1e-4))
+    m = torch.tensor([-1.0, 0.0, 0.5])
+    torch.testing.assert_close(plain(m), scaled(1e-4 * m))
+
+
+@pytest.mark.parametrize("past", [[], [torch.zeros(3)]], ids=["nothing", "margins of 0"])
+def test_without_evidence_every_pair_has_the_priors_mean(past):
+    posterior = filled(past)
+    assert posterior(torch.tensor([5.0, 0.0, -5.0])).tolist() == pytest.approx([0.24] * 3)
+    assert [float(x) for x in posterior.estimate()] == pytest.approx([0.24, 0.0, 0.48])
+
+
+def test_a_margin_far_outside_those_seen_stays_a_probability():
+    posterior = filled([torch.tensor([1e-9, -1e-9])])
+    assert posterior(torch.tensor([1e3, -1e3])).isfinite().all()
+
+
+def test_only_the_last_steps_count():
+    rows, _ = margins_of(0.2, steps=30)
+    assert torch.equal(filled(rows)(rows[0]), filled(rows[6:])(rows[0]))
+
+
+def test_its_state_goes_through_json_bit_for_bit():
+    rows, _ = margins_of(0.2)
+    whole, restored = filled(rows), FlipPosterior()
+    restored.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert torch.equal(whole(rows[0]), restored(rows[0]))
+    for posterior in (whole, restored):
+        posterior.observe(rows[1])
+    assert torch.equal(whole(rows[0]), restored(rows[0]))
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"margins": 3}, {"margins": [["a"]]}, {"margins": [[math.nan]]}], ids=str
+)
+def test_another_state_is_refused(state):
+    with pytest.raises(ValueError, match="no state of a flip posterior"):
+        FlipPosterior().load_state_dict(state)

@@ -1,0 +1,212 @@
+"""The study end to end on the smallest numbers, what it keeps, and how the next call goes on."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from plc_core.data import load_pairs
+from plc_core.engine.config import TrainConfig
+from plc_core.files import RunError
+from plc_core.runs import open_run
+from plc_core.study.__main__ import main
+from plc_core.study.material import prepare
+from plc_core.study.measures import accuracy, of_training, of_votes
+from plc_core.study.plan import Choice, Job, StudyConfig, jobs_of, read_study
+from plc_core.study.results import Results
+from tests.fake_run import write_fake_run
+from tests.paths import ROOT, shared_file
+
+RECIPES = ROOT / "notebooks" / "recipes" / "study"
+
+
+def recipe(recipe_name, **changes):
+    return StudyConfig(**(yaml.safe_load((RECIPES / f"{recipe_name}.yaml").read_text()) | changes))
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_job_of_a_recipe_is_a_training_run_of_a_name_of_its_own(path):
+    study = read_study(str(path))
+    names = ("train-all", "train-scored", "train-helpful", "tie-base", "ties")
+    files = {name: f"{name}.jsonl" for name in names}
+    jobs = [job for part in ("choice", "main", "frontier", "ties", "variants")
+            for job in jobs_of(study, part)]  # fmt: skip
+    assert len({job.name for job in jobs}) == len(jobs) > 5
+    choice = study.choice or Choice(learning_rate=1e-5, beta=0.1)
+    configs = [job.config(study, None if job.slice == "choice" else choice, files) for job in jobs]
+    assert all(isinstance(config, TrainConfig) for config in configs)
+
+
+def test_the_frontier_multiplies_the_chosen_beta():
+    study = recipe("smollm2", frontier=[0.5])
+    job = next(iter(jobs_of(study, "frontier")))
+    files = {"train-all": "x.jsonl"}
+    config = job.config(study, Choice(learning_rate=1e-5, beta=0.1), files)
+    assert (config.beta, config.objective, config.data) == (0.05, "dpo", "x.jsonl")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Two jobs of the tiny study, by its command, and then nothing left to do."""
+    folder = tmp_path_factory.mktemp("study")
+    study = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
+    study |= {"flip_rates": [0.4], "seeds": [0]}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(study))
+    results = str(folder / "results")
+    options = [str(folder / "tiny.yaml"), "--slice", "main", "--results", results]
+    options += ["--visits", str(folder / "visits"), "--minutes", "9"]
+    assert main(["run", *options]) == 0
+    before = (folder / "results" / "jobs.csv").read_bytes()
+    assert main(["run", *options]) == 0
+    assert (folder / "results" / "jobs.csv").read_bytes() == before
+    return folder
+
+
+def test_a_job_leaves_its_row_its_numbers_and_its_visits(ran):
+    results = Results(ran / "results")
+    jobs = results.jobs.set_index("method")
+    assert sorted(jobs.index) == ["dpo", "plc-aggressive"]
+    assert jobs["state"].eq("done").all()
+    assert jobs["pairs"].between(90, 96).all()
+    assert jobs["data"].nunique() == jobs["model"].nunique() == 1
+    names = set(results.measures["measure"])
+    assert {"accuracy", "flip_auroc", "noise_rate", "ece", "votes_trend", "kl"} <= names
+    assert {"reward_auroc", "early_share", "tie_auroc", "tie_selectivity"} <= names
+    assert results.rewards.groupby("job").size().tolist() == [8, 8]
+    (file,) = (ran / "visits").glob("*.parquet")
+    visits = pd.read_parquet(file)
+    assert visits.groupby("job", observed=True).size().tolist() == jobs["pairs"].tolist()
+    assert visits["p_flip"].between(0, 1).all()
+
+
+def test_a_job_that_failed_is_kept_with_its_reason_and_tried_again(tmp_path):
+    study = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
+    study |= {"flip_rates": [0.4], "seeds": [0], "methods": {"dpo": {"learning_rate": 1e30}},
+              "tie_methods": []}  # fmt: skip
+    (tmp_path / "broken.yaml").write_text(yaml.safe_dump(study))
+    options = [str(tmp_path / "broken.yaml"), "--slice", "main", "--results", str(tmp_path)]
+    assert main(["run", *options, "--minutes", "5"]) == 1
+    results = Results(tmp_path)
+    assert results.jobs["state"].tolist() == ["failed"]
+    assert "not finite" in results.jobs["reason"][0]
+    assert results.finished() == set()
+
+
+def row(job, accuracy, **values):
+    jobs = {"job": job, "slice": "choice", "state": "done", "seed": 0} | values
+    found = {"job": job, "measure": "accuracy", "group": "select", "value": accuracy, "n": 10}
+    return jobs, [found]
+
+
+def test_the_choice_is_the_most_accurate_and_is_then_frozen(tmp_path):
+    results = Results(tmp_path)
+    results.add(*row("a", 0.60, learning_rate=1e-5, beta=0.1))
+    with pytest.raises(RunError, match="1 of 3 jobs of the slice choice are done"):
+        results.freeze(3)
+    results.add(*row("b", 0.62, learning_rate=3e-5, beta=0.1))
+    results.add(*row("c", 0.62, learning_rate=1e-5, beta=0.3))
+    assert results.freeze(3) == Choice(learning_rate=1e-5, beta=0.3)
+    results.add(*row("d", 0.90, learning_rate=9e-5, beta=0.1))
+    assert Results(tmp_path).freeze(4) == Choice(learning_rate=1e-5, beta=0.3)
+    assert len(json.loads((tmp_path / "choice.json").read_text())["table"]) == 3
+
+
+def test_results_of_another_version_are_a_sentence(tmp_path):
+    (tmp_path / "jobs.csv").write_text("job,other\na,1\n")
+    with pytest.raises(RunError, match="is of another version"):
+        Results(tmp_path)
+
+
+def pair(prompt, number, **scores):
+    answers = {"chosen": f"good {prompt} {number}", "rejected": f"bad {prompt} {number}"}
+    return {"prompt": prompt, "source": "s"} | answers | scores
+
+
+@pytest.fixture
+def files(tmp_path):
+    scored = [pair(f"q {i // 2}", i, score_chosen=2.0, score_rejected=1.0) for i in range(200)]
+    scored += [pair("tied one", 0, score_chosen=1.0, score_rejected=1.0), pair("Tied, one!", 1)]
+    scored += [pair("asked", 0), pair("voted", 0)]
+    helpful = [pair(f"Q: {i}", i) for i in range(100)]
+    votes = [{"prompt": "voted", "response_a": "a", "response_b": "b", "votes": ["a", "tie"]}]
+    prompts = [{"benchmark": "vicuna_bench", "prompt": ["asked"]}]
+    named = {"scored": scored, "helpful": helpful, "votes": votes, "prompts": prompts}
+    for name, rows in named.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return {name: str(tmp_path / f"{name}.jsonl") for name in named}
+
+
+def test_no_two_parts_share_a_prompt(files):
+    material = prepare(recipe("smollm2", name="split", responses=1, most_pairs={}, **files))
+    parts = {
+        name: {row["prompt"][0]["content"] for row in load_pairs(path, split=None).dataset}
+        for name, path in material.files.items()
+        if name in ("train-all", "select", "test", "reward")
+    }
+    seen = [prompt.strip(":").lower() for prompts in parts.values() for prompt in prompts]
+    assert len(seen) == len(set(seen)) >= 200
+    assert not {"asked", "voted"} & set(seen)
+    assert material.counts["left_out"]["prompt among votes or benchmark"] == 2
+    assert {"tied one", "Tied, one!"} <= parts["train-all"]  # one prompt, but for its spelling
+    assert len(load_pairs(material.files["ties"], split=None)) == 1
+    assert material.prompts == [[{"role": "user", "content": "asked"}]]
+
+
+def test_the_split_of_the_real_files_is_by_prompt():
+    paths = {
+        name: str(shared_file(f"data/{file}.jsonl.gz"))
+        for name, file in {"scored": "scored_pairs", "helpful": "hh_helpful_pairs",
+                           "votes": "human_votes", "prompts": "eval_prompts"}.items()
+    }  # fmt: skip
+    material = prepare(recipe("smollm2", name="real-split", **paths))
+    pairs = {name: sum(by.values()) for name, by in material.counts["pairs"].items()}
+    assert pairs["ties"] == 134
+    assert 3500 < pairs["train-all"] < 4500
+    assert pairs["test"] > 1000
+    assert sum(pairs[p] for p in ("train-all", "select", "test", "reward")) + sum(
+        material.counts["left_out"].values()
+    ) == len(load_pairs(paths["scored"], split=None)) + len(
+        load_pairs(paths["helpful"], split=None)
+    )
+
+
+def test_measures_follow_the_markers(tmp_path):
+    run = open_run(write_fake_run(tmp_path, "fake", oracle=False))
+    pairs = run.pairs().assign(injected_tie=False)
+    visits = run.visits()
+    found = pd.DataFrame(of_training(visits, pairs, run.metrics()))
+    value = found.set_index(["measure", "group"])["value"]
+    assert value["flip_auroc", "-margin"] > 0.6
+    assert value["q_flip", "flipped"] > value["q_flip", "not flipped"]
+    assert value["early_share", "all"] < 0.1
+    assert value["tie_selectivity", "world"] > 0.5
+
+
+def test_accuracy_is_told_apart_by_length():
+    """A policy that only likes length is right where the chosen answer is longer."""
+    longer = np.array([5, 3, -2, -4])
+    table = pd.DataFrame({"pair_id": list("abcd"), "source": "s", "score_chosen": 2.0,
+                          "score_rejected": [1.0, 1.5, 0.0, 1.8]})  # fmt: skip
+    found = pd.DataFrame(accuracy(longer.astype(float), table, longer, "test"))
+    value = found.set_index(["measure", "group"])["value"]
+    assert value["accuracy", "test"] == 0.5
+    assert value["accuracy", "test, chosen longer"] == 1.0
+    assert value["accuracy", "test, chosen not longer"] == 0.0
+    assert value["accuracy", "test, wide gap"] == 0.5
+    assert value["length_correlation", "test"] == pytest.approx(1)
+
+
+def test_votes_in_order_have_a_positive_trend():
+    groups = pd.Series(["unanimous", "divergent", "tie-majority"] * 20 + [None])
+    q_tie = [0.05, 0.06, 0.07] * 20 + [0.9]
+    found = pd.DataFrame(of_votes(np.array(q_tie), np.zeros(61), groups))
+    value = found.set_index(["measure", "group"])["value"]
+    assert value["votes_trend", "tau"] == pytest.approx(1)
+    assert value["votes_q_tie", "divergent"] == pytest.approx(0.06)
+
+
+def test_a_name_says_all_that_makes_a_job_this_job():
+    job = Job("ties", "re-po", {}, seed=2, tie_rate=0.3)
+    assert job.name == "ties-re-po-f0-t0.3-s2"
