@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from plc_core import TrainConfig, train
 from plc_core.data import DataError
 from plc_core.engine.models import load_policy
-from plc_core.engine.order import WarmFirst
+from plc_core.engine.order import VisitOrder, deal
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.progress import Progress
 
@@ -138,7 +139,7 @@ def test_a_tie_pool_of_unequal_scores_is_refused(world, tmp_path, scored_file):
 
 def test_warm_pairs_come_first_in_the_first_epoch_only():
     warm = [False, True] * 10
-    sampler = WarmFirst(warm, seed=3)
+    sampler = VisitOrder([1] * 20, seed=3, warm=warm)
     first = list(sampler)
     assert all(warm[i] for i in first[:10])
     assert sorted(first) == list(range(20))
@@ -147,6 +148,26 @@ def test_warm_pairs_come_first_in_the_first_epoch_only():
     second = list(sampler)
     assert sorted(second) == list(range(20))
     assert not all(warm[i] for i in second[:10])
+
+
+def test_a_step_has_the_same_pairs_on_any_number_of_ranks_and_ranks_about_as_much_to_do():
+    rng = np.random.default_rng(0)
+    sizes = np.exp(6.4 + 0.6 * rng.standard_normal(200)).astype(int).tolist()
+    one = list(VisitOrder(sizes, 5, batch_pairs=64))
+    four = list(VisitOrder(sizes, 5, batch_pairs=64, ranks=4))
+    for start in range(0, 200, 64):
+        assert sorted(one[start : start + 64]) == sorted(four[start : start + 64])
+    assert one[192:] == four[192:]  # too few for a step: in the order of one rank
+    loads = np.array(sizes)[four[:192]].reshape(3, 4, 16).sum(2)
+    assert (loads.max(1) / loads.mean(1) < 1.02).all()
+
+
+def test_a_rank_gets_as_many_pairs_as_any_other_also_where_one_pair_is_longest_by_far():
+    places = deal([100, 1, 1, 1, 1, 1], ranks=2)
+    assert sorted(places) == list(range(6))
+    assert 0 in places[:3] or 0 in places[3:]
+    assert deal([3, 3, 3, 3], ranks=2) == [0, 2, 1, 3]
+    assert deal([], ranks=2) == []
 
 
 def test_training_visits_warm_pairs_first_and_resumes_in_that_order(tmp_path):

@@ -20,8 +20,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from plc_core.engine.checkpoints import list_files
 from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
-from plc_core.engine.order import WarmFirst
-from plc_core.engine.packing import StepCollator
+from plc_core.engine.order import VisitOrder
+from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
@@ -83,9 +83,11 @@ class PreferenceTrainer(CarriesObjective):
         self.add_callback(_Records(self))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        if any(self._warm):
-            return WarmFirst(self._warm, self.args.seed)
-        return super()._get_train_sampler(train_dataset)
+        ranks = self.accelerator.num_processes
+        return VisitOrder(
+            pair_sizes(self._pairs).tolist(), self.args.seed, self._warm,
+            self.args.per_device_train_batch_size * ranks, ranks,
+        )  # fmt: skip
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
