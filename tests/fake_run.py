@@ -128,19 +128,18 @@ def write_fake_run(
     visits = _visits(rng, ids, np.where(flipped, -gap, gap), epochs, batch, total)
     visits = visits[visits["step"] < kept]
     fields = VISITS_SCHEMA
-    if posterior:
-        visits["p_flip"] = visits["q_flip"] ** 2
-        fields = fields.append(pa.field("p_flip", pa.float32()))
+    if not posterior:
+        fields = fields.remove(fields.get_field_index("p_flip"))
     for part in range(0, kept, 50):
         rows = visits[(visits["step"] >= part) & (visits["step"] < part + 50)]
         steps = rows["step"]
         write_table(
             path / "visits" / f"{steps.min():08d}-{steps.max():08d}.parquet",
-            pa.Table.from_pandas(rows, schema=fields, preserve_index=False),
+            pa.Table.from_pandas(rows[fields.names], schema=fields, preserve_index=False),
         )
     metrics = _metrics(rng, visits, total, settings.beta, settings.objective == "plc")
-    if posterior:
-        metrics["noise_rate"], metrics["noise_low"], metrics["noise_high"] = 0.27, 0.21, 0.33
+    if not posterior:
+        metrics = metrics.drop(columns=["p_flip", "noise_rate", "noise_low", "noise_high"])
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
     info = fake_info(settings, pairs, int(flipped.sum()))
     if state != "done":

@@ -153,6 +153,7 @@ def _values(
         "policy_rejected": np.full(len(z), -41.0),
         "reference_chosen": np.full(len(z), -40.0),
         "reference_rejected": np.full(len(z), -41.0),
+        "p_flip": 1 / (1 + np.exp(1.4 + 1.5 * z)),
     }
     return {name: column.astype(np.float32) for name, column in named.items()}
 

@@ -382,7 +382,7 @@ def test_routing_counts_what_the_audit_counts(opened: Opened, runs: Path) -> Non
 
 def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened) -> None:
     told = said(opened("views/routing.py", run="good"))
-    assert r"**27.0%** \[21.0%, 33.0%\]" in told
+    assert r"**24.0%** \[22.8%, 25.2%\]" in told
     assert "share of reversed labels" not in said(opened("views/routing.py", run="other"))
     assert "p_flip" in opened("views/pairs.py", run="good").dataframe[0].value
     assert "p_flip at first" in said(opened("views/pairs.py", run="good"))

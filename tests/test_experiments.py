@@ -132,7 +132,12 @@ def test_a_killed_grid_leaves_no_process_and_the_next_call_completes(tmp_path, s
     job = LONG | {"name": "cut", "runs_dir": str(tmp_path)}
     (tmp_path / "jobs.yaml").write_text(yaml.safe_dump([job]))
     command = [sys.executable, "-m", "plc_core.batch", str(TRAIN), "--jobs"]
-    grid = subprocess.Popen([*command, str(tmp_path / "jobs.yaml")], cwd=ROOT)
+    grid = subprocess.Popen(
+        [*command, str(tmp_path / "jobs.yaml")],
+        cwd=ROOT,
+        # Tests that run in the background of a shell have it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     _wait_for(lambda: any((tmp_path / "cut").glob("checkpoints/*/trainer_state.json")))
     children = psutil.Process(grid.pid).children(recursive=True)
     assert len(children) >= 2

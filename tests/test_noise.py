@@ -38,7 +38,7 @@ def test_a_run_without_the_estimate_says_so(table):
 
 
 def test_p_flip_is_judged_at_the_first_visit(tmp_path):
-    run = open_run(write_fake_run(tmp_path, "two-epochs", epochs=2))
+    run = open_run(write_fake_run(tmp_path, "two-epochs", epochs=2, posterior=True))
     visits, pairs = run.visits(), run.pairs()
     both = posterior_calibration(visits, pairs)
     assert both.n == len(pairs)
