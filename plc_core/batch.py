@@ -36,6 +36,8 @@ from plc_core.report import write_report
 from plc_core.runs import Run, modified, open_run, taken
 from plc_core.status import BATCH_VARIABLE, INPUTS_VARIABLE
 
+_INTERRUPTED = "interrupted by the user"
+
 
 class NotebookError(Exception):
     """A notebook that did not run to its end; the message says which error and where to look."""
@@ -62,6 +64,9 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
                 _execute(notebook, executed, {name: values[name] for name in parameters}, folder)
         except NotebookError as error:
             reason = str(error)
+            raise
+        except KeyboardInterrupt:
+            reason = _INTERRUPTED
             raise
         finally:
             # Only into a folder that this execution made or went on with: a refused one is
@@ -129,7 +134,8 @@ def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> Non
         lines = inputs.read_text(encoding="utf-8").splitlines() if inputs.exists() else []
         opened = {Path(line) for line in lines} - {folder.resolve()}
         run.update_info(inputs={str(path): modified(path) for path in sorted(opened)})
-        run.set_status(state="failed" if reason else "done", reason=reason)
+        state = "killed" if reason == _INTERRUPTED else "failed" if reason else "done"
+        run.set_status(state=state, reason=reason)
     elif reason and run.status.get("state") in ("queued", "killed"):
         run.set_status(state="killed", reason=reason)
 
@@ -163,7 +169,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         errors = _run(options)
     except KeyboardInterrupt:
-        errors = ["Interrupted. What has a checkpoint can go on: set resume to true."]
+        errors = [
+            "Interrupted. The same call keeps what is finished; a training run goes on from its "
+            "last checkpoint with resume set to true."
+        ]
     except (RunError, ParameterError, NotebookError, JobError) as error:
         errors = [str(error)]
     for sentence in errors:

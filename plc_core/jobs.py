@@ -133,9 +133,9 @@ def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     if kind == "analysis":
         finished = finished and run.inputs_unchanged
     if finished:
-        commit = (run.info.get("git") or {}).get("commit", "?")[:8]
-        made = run.info.get("created")
-        sys.stderr.write(f"{run.name}: kept, it is finished (made {made} at commit {commit})\n")
+        commit = (run.info.get("git") or {}).get("commit")
+        made = f"{run.info.get('created')}{f' at commit {commit[:8]}' if commit else ''}"
+        sys.stderr.write(f"{run.name}: kept, it is finished (made {made})\n")
         return None
     cut_off = state != "running" and (folder / "visits").exists()
     return values | {"resume": True} if cut_off and "resume" in values else values

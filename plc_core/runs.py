@@ -98,6 +98,10 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
         raise RunError(f"{path.parent} cannot hold runs: {error.strerror}.") from None
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
     if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
+        # Nothing of an earlier report may pass for the new one's.
+        shutil.rmtree(path / "tables", ignore_errors=True)
+        for old in ("notebook.ipynb", "report.html"):
+            (path / old).unlink(missing_ok=True)
         return _begun(path, info)
     # Made beside its place and moved there whole: a kill leaves no name that is taken by nothing.
     beside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")

@@ -2,8 +2,10 @@
 
 import ast
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -222,6 +224,35 @@ def test_a_batch_that_is_asked_to_stop_stops_its_run_and_the_next_goes_on(tmp_pa
     assert run_jobs(TRAIN, [job]) == []
     assert run.status["state"] == "done"
     assert run.metrics()["step"].tolist() == list(range(8))
+
+
+def test_an_interrupted_report_is_not_taken_for_a_finished_one(tmp_path):
+    notebook = json.loads((ROOT / "notebooks" / "objectives.ipynb").read_text())
+    sleep = "import time\nfrom pathlib import Path\nmark = Path(runs_dir, 'asleep')\n"
+    sleep += "first = not mark.exists()\nmark.touch()\ntime.sleep(120 if first else 0)"
+    cell = {"cell_type": "code", "id": "sleep", "metadata": {}, "outputs": [], "source": sleep}
+    notebook["cells"].append(cell | {"execution_count": None})
+    path = tmp_path / "slow.ipynb"
+    path.write_text(json.dumps(notebook))
+    (tmp_path / "runs").mkdir()
+    values = {"name": "report", "runs_dir": str(tmp_path / "runs")}
+    command = [sys.executable, "-m", "plc_core.batch", str(path), "--quiet"]
+    command += [word for pair in values.items() for word in ("-p", *pair)]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    _wait_for((tmp_path / "runs" / "asleep").exists)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: the kernel gets it too
+    assert process.communicate(timeout=60)[1].count("nterrupt")
+    run = open_run(tmp_path / "runs" / "report")
+    assert run.status["state"] in ("killed", "failed")
+    assert "nterrupt" in run.status["reason"]
+    assert run_jobs(path, [values]) == []
+    assert open_run(run.path).status["state"] == "done"
 
 
 def _wait_for(condition, seconds=120):
