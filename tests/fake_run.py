@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json, write_table
-from plc_core.runs import PAIRS_A_GROUP, VISITS_SCHEMA
+from plc_core.runs import PAIRS_A_GROUP
+from plc_core.visit_files import VISITS_SCHEMA
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -62,7 +63,7 @@ def write_fake_run(
     oracle: bool = True,
     votes: bool = False,
     ties: int = 0,
-    posterior: bool = False,
+    posterior: bool = True,
     scores: bool = True,
     flip_rate: float = 0.3,
     state: str = "done",
@@ -73,9 +74,9 @@ def write_fake_run(
 ) -> Path:
     """Write `root/name` and return it; `texts` are the answers of the first pairs.
 
-    With `votes` each pair has those of four people; the first `ties` pairs are injected ties; with
-    `posterior` the visits have p_flip and the metrics the noise rate. `config` are further
-    parameters of the training notebook.
+    With `votes` each pair has those of four people; the first `ties` pairs are injected ties;
+    without `posterior` it is of a version that recorded neither p_flip nor the noise rate.
+    `config` are further parameters of the training notebook.
     """
     settings = TrainConfig(
         name=name,
@@ -128,9 +129,8 @@ def write_fake_run(
     visits = _visits(rng, ids, np.where(flipped, -gap, gap), epochs, batch, total)
     visits = visits[visits["step"] < kept]
     fields = VISITS_SCHEMA
-    if posterior:
-        visits["p_flip"] = visits["q_flip"] ** 2
-        fields = fields.append(pa.field("p_flip", pa.float32()))
+    if not posterior:
+        fields = fields.remove(fields.get_field_index("p_flip"))
     for part in range(0, kept, 50):
         rows = visits[(visits["step"] >= part) & (visits["step"] < part + 50)]
         steps = rows["step"]
@@ -139,8 +139,8 @@ def write_fake_run(
             pa.Table.from_pandas(rows, schema=fields, preserve_index=False),
         )
     metrics = _metrics(rng, visits, total, settings.beta, settings.objective == "plc")
-    if posterior:
-        metrics["noise_rate"], metrics["noise_low"], metrics["noise_high"] = 0.27, 0.21, 0.33
+    if not posterior:
+        metrics = metrics.drop(columns=["p_flip", "noise_rate", "noise_low", "noise_high"])
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
     info = fake_info(settings, pairs, int(flipped.sum()))
     if state != "done":
@@ -288,9 +288,9 @@ def _metrics(
             "reward_rejected": reward["rejected"],
             "weight_mean": mean["weight"],
             **{name: mean[name] for name in ("q_clean", "q_flip", "q_tie", "p_flip")},
-            "noise_rate": 0.24,
-            "noise_low": 0.24 - 0.24 * (1 - share),
-            "noise_high": 0.24 + 0.24 * (1 - share),
+            "noise_rate": 0.27,
+            "noise_low": 0.21,
+            "noise_high": 0.33,
             "ema_mean": mean["margin"].expanding().mean(),
             "ema_std": deviation.expanding().mean(),
             "floor_bound": 0.0,

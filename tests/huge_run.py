@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json
-from plc_core.runs import PAIRS_A_GROUP, VISITS_SCHEMA
+from plc_core.runs import PAIRS_A_GROUP
+from plc_core.visit_files import VISITS_SCHEMA
 from tests.fake_run import PAIRS_SCHEMA, fake_info, fake_status
 
 STEPS_A_FILE = 16
@@ -153,6 +154,7 @@ def _values(
         "policy_rejected": np.full(len(z), -41.0),
         "reference_chosen": np.full(len(z), -40.0),
         "reference_rejected": np.full(len(z), -41.0),
+        "p_flip": 1 / (1 + np.exp(1.4 + 1.5 * z)),
     }
     return {name: column.astype(np.float32) for name, column in named.items()}
 

@@ -50,9 +50,11 @@ Opened = Callable[..., AppTest]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One runs directory with every kind of run, its odd texts included."""
     root = tmp_path_factory.mktemp("runs")
-    good = write_fake_run(root, "good", seed=9, votes=True, ties=12, posterior=True)
+    good = write_fake_run(root, "good", seed=9, votes=True, ties=12)
     write_fake_answers(good)
-    write_fake_run(root, "other", seed=1, epochs=2, oracle=False, sources=("one", "two"))
+    write_fake_run(
+        root, "other", seed=1, epochs=2, oracle=False, sources=("one", "two"), posterior=False
+    )
     write_fake_run(root, "live", seed=2, state="running")
     write_fake_run(root, "failed", seed=3, state="failed")
     write_fake_run(root, "nasty", seed=4, pairs=30, texts=NASTY_TEXTS, scores=False, oracle=False)

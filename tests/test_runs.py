@@ -14,7 +14,8 @@ import pytest
 
 from plc_core.files import RunError, exclusive, write_json, write_table
 from plc_core.listing import list_runs
-from plc_core.runs import SCHEMA, VISITS_SCHEMA, create_run, open_run, resolve
+from plc_core.runs import SCHEMA, create_run, open_run, resolve
+from plc_core.visit_files import VISITS_SCHEMA
 
 
 @pytest.fixture
