@@ -28,11 +28,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
 from plc_core.provenance import describe_data
 from plc_core.status import BATCH_VARIABLE, INPUTS_VARIABLE, StatusFile, now
+from plc_core.visit_files import VisitFiles
 
 SCHEMA = 1
 UNSTARTED = "unstarted"
@@ -42,27 +42,6 @@ TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
 
 PAIRS_A_GROUP = 2_000
 """Rows of a row group of pairs.parquet: what is decoded to show the texts of one pair."""
-
-VISITS_SCHEMA = pa.schema(
-    [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
-    + [
-        (name, pa.float32())
-        for name in [
-            "margin",
-            "z",
-            "q_clean",
-            "q_flip",
-            "q_tie",
-            "confidence",
-            "weight",
-            "policy_chosen",
-            "policy_rejected",
-            "reference_chosen",
-            "reference_rejected",
-            "p_flip",  # null in runs of older versions
-        ]
-    ]
-)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,127}")
 
@@ -98,10 +77,8 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
         raise RunError(f"{path.parent} cannot hold runs: {error.strerror}.") from None
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
     if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
-        # Nothing of an earlier report may pass for the new one's.
+        # Tables of earlier parameters may not pass for these; the report stays until the next.
         shutil.rmtree(path / "tables", ignore_errors=True)
-        for old in ("notebook.ipynb", "report.html"):
-            (path / old).unlink(missing_ok=True)
         return _begun(path, info)
     # Made beside its place and moved there whole: a kill leaves no name that is taken by nothing.
     beside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
@@ -183,6 +160,7 @@ class Run:
         self.path = path
         self.info = info
         self._status = StatusFile(path / "status.json")
+        self._visits = VisitFiles(path / "visits")
 
     @property
     def name(self) -> str:
@@ -246,15 +224,7 @@ class Run:
 
     def append_visits(self, columns: Mapping[str, Iterable[Any]]) -> None:
         """Add the visits of some whole steps as one file named after them."""
-        table = pa.table(dict(columns), schema=VISITS_SCHEMA)
-        if table.num_rows:
-            steps = table["step"].to_numpy()
-            folder = self.path / "visits"
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise RunError(f"{folder} cannot be made: {error.strerror}.") from None
-            write_table(folder / f"{steps.min():08d}-{steps.max():08d}.parquet", table)
+        self._visits.append(columns)
 
     def truncate_after(self, steps: int) -> None:
         """Forget metrics and visits of step `steps` and later: a resumed run makes them again."""
@@ -264,15 +234,7 @@ class Run:
             write_table(
                 self.path / "metrics.parquet", pa.Table.from_pandas(kept, preserve_index=False)
             )
-        for part in self._visit_files():
-            table = read_table(part)
-            kept_rows = table.filter(pads.field("step") < steps)
-            if kept_rows.num_rows == table.num_rows:
-                continue
-            # The new name ends at an earlier step: written first, so that a kill loses nothing.
-            nulls = {name: [None] * len(kept_rows) for name in VISITS_SCHEMA.names}
-            self.append_visits(nulls | kept_rows.to_pydict())
-            part.unlink()
+        self._visits.truncate_after(steps)
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -311,16 +273,7 @@ class Run:
         self, columns: Sequence[str] | None = None, pair_id: str | None = None
     ) -> pd.DataFrame:
         """The visits in training order, of all pairs or of one; empty while there are none."""
-        names = list(columns) if columns is not None else VISITS_SCHEMA.names
-        files = [str(f) for f in self._visit_files()]
-        if not files:
-            return VISITS_SCHEMA.empty_table().select(names).to_pandas()
-        dataset = pads.dataset(files, schema=VISITS_SCHEMA, format="parquet")
-        chosen = pads.field("pair_id") == pair_id if pair_id is not None else None
-        try:
-            return dataset.to_table(columns=names, filter=chosen).to_pandas()
-        except (OSError, pa.ArrowException) as error:
-            raise RunError(f"The visits of the run {self.name!r} cannot be read: {error}") from None
+        return self._visits.read(columns, pair_id)
 
     def table(self, relative: str) -> pd.DataFrame:
         """Another Parquet file of the run by its path, as `judgements/gold-world.parquet`."""
@@ -328,6 +281,3 @@ class Run:
         if not path.exists():
             raise RunError(f"The run {self.name!r} has no {relative}.")
         return read_table(path).to_pandas()
-
-    def _visit_files(self) -> list[Path]:
-        return sorted((self.path / "visits").glob("[0-9]*.parquet"))

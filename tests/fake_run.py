@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json, write_table
-from plc_core.runs import PAIRS_A_GROUP, VISITS_SCHEMA
+from plc_core.runs import PAIRS_A_GROUP
+from plc_core.visit_files import VISITS_SCHEMA
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -62,7 +63,7 @@ def write_fake_run(
     oracle: bool = True,
     votes: bool = False,
     ties: int = 0,
-    posterior: bool = False,
+    posterior: bool = True,
     scores: bool = True,
     flip_rate: float = 0.3,
     state: str = "done",
@@ -73,9 +74,9 @@ def write_fake_run(
 ) -> Path:
     """Write `root/name` and return it; `texts` are the answers of the first pairs.
 
-    With `votes` each pair has those of four people; the first `ties` pairs are injected ties; with
-    `posterior` the visits have p_flip and the metrics the noise rate. `config` are further
-    parameters of the training notebook.
+    With `votes` each pair has those of four people; the first `ties` pairs are injected ties;
+    without `posterior` it is of a version that recorded neither p_flip nor the noise rate.
+    `config` are further parameters of the training notebook.
     """
     settings = TrainConfig(
         name=name,
@@ -287,9 +288,9 @@ def _metrics(
             "reward_rejected": reward["rejected"],
             "weight_mean": mean["weight"],
             **{name: mean[name] for name in ("q_clean", "q_flip", "q_tie", "p_flip")},
-            "noise_rate": 0.24,
-            "noise_low": 0.24 - 0.24 * (1 - share),
-            "noise_high": 0.24 + 0.24 * (1 - share),
+            "noise_rate": 0.27,
+            "noise_low": 0.21,
+            "noise_high": 0.33,
             "ema_mean": mean["margin"].expanding().mean(),
             "ema_std": deviation.expanding().mean(),
             "floor_bound": 0.0,

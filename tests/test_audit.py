@@ -86,7 +86,7 @@ def test_flip_calibration_by_hand() -> None:
     visits = visits_of([0.05, 0.05, 0.95, 1.0])
     result = audit.flip_calibration(visits, pairs_of(["clean", "flip", "flip", "tie"]))
     assert result.table["n"].tolist() == [2] + [0] * 8 + [2]
-    assert result.table["flip_share"].tolist()[::9] == [0.5, 0.5]
+    assert result.table["share"].tolist()[::9] == [0.5, 0.5]
     assert result.base_rate == 0.5
     assert result.brier == pytest.approx((0.05**2 + 0.95**2 + 0.05**2 + 1) / 4)
     assert result.brier_base == 0.25

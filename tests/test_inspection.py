@@ -22,7 +22,7 @@ from plc_core.analysis.inspection.digest import Digest, digest, newest
 from plc_core.analysis.inspection.pair import read_pair, read_visits
 from plc_core.analysis.inspection.queries import Filter
 from plc_core.analysis.inspection.ranking import precision_at
-from plc_core.analysis.inspection.steps import noise_row, thinned
+from plc_core.analysis.inspection.steps import noise_of, thinned
 from plc_core.analysis.inspection.tally import STEP_CELLS, VALUE_CELLS, Counts
 from plc_core.analysis.recipes import TEMPERATURES, WARMUP, recipe_curve
 from plc_core.data.votes import vote_group
@@ -43,7 +43,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         epochs=2,
         votes=True,
         ties=30,
-        posterior=True,
         sources=("one", "two"),
         texts=(("a Needle (1+1) here", "no"), ("x", "y"), ("z", "A NEEDLE")),
     )
@@ -143,7 +142,7 @@ def test_a_live_run_is_added_to(tmp_path: Path) -> None:
 
 
 def test_growing_gives_what_reading_at_once_gives(tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "live", pairs=300, epochs=3, posterior=True)
+    path = write_fake_run(tmp_path, "live", pairs=300, epochs=3)
     whole = digest(open_run(path))
     expected, steps = pd.read_parquet(whole.pairs_path), whole.steps()
     counts = whole.counts("margin")
@@ -305,9 +304,10 @@ def test_metrics_are_thinned_with_both_ends(run: Run) -> None:
 
 
 def test_the_noise_rate_is_that_of_the_first_epoch(run: Run, tmp_path: Path) -> None:
-    row = noise_row(run.path).iloc[0]
-    assert (row["step"], row["noise_rate"]) == (39, 0.24)
-    assert noise_row(write_fake_run(tmp_path, "older", pairs=20)).empty
+    found = noise_of(run.path)
+    assert found is not None
+    assert (found.step, found.rate) == (39, 0.27)
+    assert noise_of(write_fake_run(tmp_path, "older", pairs=20, posterior=False)) is None
 
 
 def test_recipes_are_those_of_the_objective() -> None:

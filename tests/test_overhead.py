@@ -6,15 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from plc_core.analysis.overhead import DPO, PLC, REFERENCE, overhead_table, reading
 from plc_core.batch import run_notebook
-from plc_core.evaluation.overhead import (
-    DPO,
-    PLC,
-    REFERENCE,
-    OverheadConfig,
-    overhead_table,
-    reading,
-)
+from plc_core.evaluation.overhead import OverheadConfig
 from plc_core.parameters import ParameterError, checked, notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT

@@ -14,7 +14,8 @@ import pytest
 
 from plc_core.files import RunError, exclusive, write_json, write_table
 from plc_core.listing import list_runs
-from plc_core.runs import SCHEMA, VISITS_SCHEMA, create_run, open_run, resolve
+from plc_core.runs import SCHEMA, create_run, open_run, resolve
+from plc_core.visit_files import VISITS_SCHEMA
 
 
 @pytest.fixture
@@ -53,7 +54,9 @@ def test_a_taken_name_is_refused_and_nothing_is_changed(run):
 def test_an_analysis_may_be_made_again(tmp_path):
     first = create_run(tmp_path, "report", {"kind": "analysis"})
     (first.path / "report.html").write_text("old")
+    (first.path / "tables").mkdir()
     create_run(tmp_path, "report", {"kind": "analysis", "config": {"a": 1}})
+    assert not (first.path / "tables").exists()
     # The old report stays until the new one replaces it.
     assert (first.path / "report.html").read_text() == "old"
     assert open_run(first.path).info["config"] == {"a": 1}

@@ -1,7 +1,7 @@
 """Tiny tokenizers of the families that models use, trained on a few sentences."""
 
 import json
-from pathlib import Path
+from functools import cache
 
 import pytest
 from tokenizers import (
@@ -15,6 +15,9 @@ from tokenizers import (
     trainers,
 )
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
+
+from plc_core.engine.small_model import small_model_folder
+from plc_core.files import RunError
 
 CHATML = (
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\n"
@@ -158,10 +161,19 @@ TERMINATORS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<end>")
 
 
 def smollm2():
-    folder = Path("/tmp/w/smollm2")
-    if not folder.is_dir():
-        pytest.skip(f"no real tokenizer is at {folder}")
+    """A real one, of the small model; skipped where neither cache, hub nor pip has that."""
+    folder, problem = _small_model()
+    if folder is None:
+        pytest.skip(problem)
     return AutoTokenizer.from_pretrained(folder)
+
+
+@cache
+def _small_model() -> tuple[str | None, str]:
+    try:
+        return small_model_folder(), ""
+    except RunError as error:
+        return None, str(error)
 
 
 class Characters(PreTrainedTokenizer):

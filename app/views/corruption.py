@@ -19,7 +19,8 @@ from selection import head
 from state import TEXTS, kept
 
 from plc_core.analysis import audit, figures
-from plc_core.analysis.audit import FlipCalibration, group_names, groups
+from plc_core.analysis.audit import group_names, groups
+from plc_core.analysis.calibration import Calibration
 from plc_core.analysis.figures.ranking import distributions, precision_curves
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.ranking import precision_at
@@ -108,7 +109,7 @@ def _one_run(found: Digest) -> None:
     st.text(str(calibration))
 
 
-Made = tuple[pd.DataFrame, pd.DataFrame, FlipCalibration, dict, dict]
+Made = tuple[pd.DataFrame, pd.DataFrame, Calibration, dict, dict]
 
 
 @st.cache_data(max_entries=8, show_spinner="Comparing with the markers …")

@@ -24,8 +24,9 @@ from plc_core.analysis.figures.routing_over_time import (
 )
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.queries import Filter, histogram, means, sample
-from plc_core.analysis.inspection.steps import noise_row
+from plc_core.analysis.inspection.steps import noise_of
 from plc_core.analysis.inspection.tally import MEASURES
+from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.recipes import prior_of, recipe_curve
 from plc_core.runs import Run
 
@@ -105,10 +106,9 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         "mean q_tie": f"{mean['q_tie']:.3f}",
         "loss taken reversed": f"{steps['weight_flip'].sum() / max(steps['visits'].sum(), 1):.2%}",
     }
-    row = noise_row(run.path)
-    noise = noise_sentence(row)
-    if len(row):
-        cells["reversed labels, estimate"] = f"{row['noise_rate'].iloc[0]:.0%}"
+    noise = noise_of(run.path)
+    if noise is not None:
+        cells["reversed labels, estimate"] = f"{noise.rate:.0%}"
     columns = st.columns([1.25, *[1] * (len(cells) - 1)])
     for column, (label, value) in zip(columns, cells.items(), strict=True):
         column.metric(label.replace("_", r"\_"), value)
@@ -120,19 +120,16 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
             "touch the loss, so w is the weight that PLC-DPO would have given."
         )
     st.text(said)
-    if noise:
-        st.markdown(noise)
+    if noise is not None:
+        st.markdown(noise_sentence(noise))
 
 
-def noise_sentence(row: pd.DataFrame) -> str:
-    """How noisy the data are by the run's own estimate; empty where the run has none."""
-    if row.empty:
-        return ""
-    said = row.iloc[0]
+def noise_sentence(noise: NoiseRate) -> str:
+    """How noisy the data are by the run's own estimate, and what the estimate is of."""
     return (
-        f"Estimated share of reversed labels: **{said['noise_rate']:.1%}** "
-        f"\\[{said['noise_low']:.1%}, {said['noise_high']:.1%}\\] (95 %), from the margins alone, "
-        f"at the end of the first epoch (step {int(said['step']):,}): later the policy remembers "
+        f"Estimated share of reversed labels: **{noise.rate:.1%}** "
+        f"\\[{noise.low:.1%}, {noise.high:.1%}\\] (95 %), from the margins alone, "
+        f"at the end of the first epoch (step {noise.step:,}): later the policy remembers "
         "its labels. Beside q\\_flip each pair has its calibrated p\\_flip."
     )
 

@@ -9,13 +9,13 @@ Distribution"): ranking and calibration are therefore reported apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from plc_core.analysis.calibration import calibrate
-from plc_core.analysis.statistics import auroc, format_number, mann_whitney, mean_interval
+from plc_core.analysis.calibration import Calibration, calibrate
+from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval
 from plc_core.data.slices import slices_of
 
 STATES = ("clean", "flip", "tie")
@@ -115,58 +115,14 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@dataclass(frozen=True)
-class FlipCalibration:
-    """How far q_flip, or another forecast, is from a probability of "this pair is flipped".
-
-    `table` has one row a bin: bin (its middle), n, mean_q_flip (the mean forecast), flip_share,
-    low, high (Wilson).
-    `brier` and `nll` (nats) are compared with a constant forecast of the base rate; `ece` is the
-    mean absolute gap of the bins, weighted by n. All are NaN where n = 0.
-    """
-
-    table: pd.DataFrame
-    n: int
-    base_rate: float
-    brier: float
-    brier_base: float
-    nll: float
-    nll_base: float
-    ece: float
-
-    def __str__(self) -> str:
-        return (
-            f"Brier {format_number(self.brier)} (base rate {format_number(self.brier_base)}), "
-            f"NLL {format_number(self.nll)} (base rate {format_number(self.nll_base)}), "
-            f"ECE {format_number(self.ece)} (n={self.n:,})"
-        )
-
-
-def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> FlipCalibration:
+def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> Calibration:
     """Reliability of q_flip as a forecast of flips among all pairs, in `bins` equal bins of [0, 1].
 
     A true tie counts as "not flipped". Pairs without a visit or a known group are left out.
     """
     table = _routed(visits, pairs)
     table = table[groups(table).notna() & table["q_flip"].notna()]
-    return reliability(table["q_flip"], groups(table) == group_names(pairs)[1], bins)
-
-
-def reliability(
-    forecast: Iterable[float], flipped: Iterable[bool], bins: int = 10
-) -> FlipCalibration:
-    """Reliability of any `forecast` in [0, 1] of `flipped`, both [N], in `bins` equal bins."""
-    found = calibrate(forecast, flipped, bins)
-    return FlipCalibration(
-        found.table.rename(columns={"forecast": "mean_q_flip", "share": "flip_share"}),
-        found.n,
-        found.base_rate,
-        found.brier,
-        found.brier_base,
-        found.nll,
-        found.nll_base,
-        found.ece,
-    )
+    return calibrate(table["q_flip"], groups(table) == group_names(pairs)[1], bins)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from plc_core.analysis.audit import FlipCalibration, groups, reliability
+from plc_core.analysis.audit import groups
+from plc_core.analysis.calibration import Calibration, calibrate
 
-_NAMES = ["noise_rate", "noise_low", "noise_high"]
+NOISE_COLUMNS = ["step", "epoch", "noise_rate", "noise_low", "noise_high"]
+"""The columns of metrics.parquet that `noise_rate` reads."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,13 @@ def noise_rate(metrics: pd.DataFrame) -> NoiseRate | None:
     Later epochs see labels that the policy remembers, and would give too low a rate. None where
     there is no step yet, or the run is of a version that did not record the estimate.
     """
-    if not len(metrics) or any(name not in metrics for name in _NAMES):
+    if not len(metrics) or any(name not in metrics for name in NOISE_COLUMNS):
         return None
     first = metrics[(metrics["epoch"] < 1) & metrics["noise_rate"].notna()]
     if not len(first):
         return None
     last = first.sort_values("step").iloc[-1]
-    rate, low, high = (float(last[name]) for name in _NAMES)
+    rate, low, high = (float(last[name]) for name in NOISE_COLUMNS[2:])
     return NoiseRate(rate, low, high, int(last["step"]))
 
 
@@ -60,9 +62,7 @@ def noise_sentence(metrics: pd.DataFrame) -> str:
     return str(found)
 
 
-def posterior_calibration(
-    visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10
-) -> FlipCalibration:
+def posterior_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> Calibration:
     """Reliability of p_flip at each pair's first visit, as `audit.flip_calibration` of q_flip.
 
     A true tie counts as "not flipped". Pairs without a visit, a p_flip or a known group are left
@@ -73,4 +73,4 @@ def posterior_calibration(
     group = groups(table)
     known = (group.notna() & table["p_flip"].notna()).to_numpy()
     flipped = group.isin(["flip", "marked"]).to_numpy()
-    return reliability(table["p_flip"].to_numpy()[known], flipped[known], bins)
+    return calibrate(table["p_flip"].to_numpy()[known], flipped[known], bins)

@@ -100,10 +100,13 @@ def time_engine(
     model: nn.Module,
     pairs: Dataset,
     config: TrainConfig,
-    warm_up: int = 3,
-    folder: Path = Path("/tmp/plc-benchmark"),
+    warm_up: int,
+    folder: Path,
 ) -> Timing:
-    """Time this engine's trainer, recorder and loading included, on pairs with any reference."""
+    """Time this engine's trainer, recorder and loading included, on pairs with any reference.
+
+    The run that it writes lies below `folder`.
+    """
     objective = build_objective(config.objective, beta=config.beta, **config.objective_options)
     shadow = None if objective.router is not None else Router()
     run = create_run(folder, f"{config.name}-{time.time_ns()}", {"kind": "training"})
@@ -135,10 +138,10 @@ def time_trl(
     pairs: Dataset,
     lora_rank: int,
     pairs_per_forward: int,
-    batch_pairs: int = 64,
-    warm_up: int = 1,
-    reference: PreTrainedModel | None = None,
-    folder: Path = Path("/tmp/plc-benchmark/trl"),
+    batch_pairs: int,
+    warm_up: int,
+    reference: PreTrainedModel | None,
+    folder: Path,
     **options: Any,
 ) -> Timing:
     """Time TRL's DPOTrainer on the text of `pairs`, whose tokens are `word_tokenizer`'s words.

@@ -16,7 +16,8 @@ from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.objective.reduction import gather_over_ranks
 from plc_core.progress import SECONDS_BETWEEN_STATUS
-from plc_core.runs import VISITS_SCHEMA, Run
+from plc_core.runs import Run
+from plc_core.visit_files import VISITS_SCHEMA
 
 _VALUES = [*VISITS_SCHEMA.names[3:], "loss", "noise_rate", "noise_low", "noise_high"]
 _STEPS_A_FILE = 16

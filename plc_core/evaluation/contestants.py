@@ -38,6 +38,7 @@ class Contestant(NamedTuple):
 
     @property
     def seed(self) -> int:
+        """The seed that the run was trained with."""
         return int(str(self._config.get("seed", 0)))
 
     @property

@@ -45,6 +45,7 @@ class Evaluation:
 
     @property
     def methods(self) -> list[str]:
+        """Those that were judged, in their order."""
         return list(dict.fromkeys(self.judged["method"]))
 
     def cells(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:

@@ -37,6 +37,7 @@ class Study:
 
     @property
     def is_run(self) -> bool:
+        """Whether any job of the study has been run."""
         return len(self.jobs) > 0
 
     def values(

@@ -80,7 +80,11 @@ def plan_runs(
 
 
 def planned(label: str, parameters: Mapping[str, Any]) -> PlannedRun:
-    """One run with these parameters, under the name that its content gives it."""
+    """One run with these parameters, under the name that its content gives it.
+
+    Raises:
+        ParameterError: for parameters that no training run takes; it names `label`.
+    """
     content = {k: v for k, v in parameters.items() if k not in NOT_CONTENT}
     try:
         config = checked({**content, "name": "planned"}, TrainConfig)

@@ -47,6 +47,7 @@ def default(hyperparameter: str) -> float:
 
 
 def label(hyperparameter: str, value: float) -> str:
+    """The name of the run with this value in tables and figures."""
     return f"{hyperparameter} {value:g}"
 
 

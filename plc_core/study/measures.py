@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from plc_core.analysis.audit import reliability
+from plc_core.analysis.calibration import calibrate
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval, wilson
 from plc_core.data.slices import slices_of
@@ -90,7 +90,7 @@ def _argmax_flip(table: pd.DataFrame) -> float:
 
 
 def _calibration(name: str, forecast: np.ndarray, flipped: np.ndarray) -> list[Measure]:
-    found = reliability(forecast, flipped)
+    found = calibrate(forecast, flipped)
     numbers = {"ece": found.ece, "brier": found.brier, "brier_base": found.brier_base}
     return [_row(measure, name, value, n=found.n) for measure, value in numbers.items()]
 

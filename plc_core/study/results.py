@@ -65,14 +65,17 @@ class Results:
 
     @property
     def jobs(self) -> pd.DataFrame:
+        """One row a training run, as in jobs.csv."""
         return self._rows["jobs"]
 
     @property
     def measures(self) -> pd.DataFrame:
+        """One row a number of a job, as in measures.csv."""
         return self._rows["measures"]
 
     @property
     def rewards(self) -> pd.DataFrame:
+        """One row a job's answer to a prompt, as in rewards.csv."""
         return self._rows["rewards"]
 
     def finished(self) -> set[str]:

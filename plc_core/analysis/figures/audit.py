@@ -7,7 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from plc_core.analysis.audit import STATES, FlipCalibration, group_names, groups
+from plc_core.analysis.audit import STATES, group_names, groups
+from plc_core.analysis.calibration import Calibration
 from plc_core.analysis.figures.style import (
     GROUP_COLOURS,
     INK,
@@ -72,7 +73,7 @@ def flip_distribution(joined: pd.DataFrame, bins: int = 25) -> go.Figure:
     return finish(figure, 300)
 
 
-def flip_reliability(calibration: FlipCalibration) -> go.Figure:
+def flip_reliability(calibration: Calibration) -> go.Figure:
     """Observed share of flips against mean q_flip, by bins, with Wilson intervals.
 
     On the dotted diagonal q_flip would be a probability; the paper claims no such thing ("not as
@@ -99,14 +100,14 @@ def flip_reliability(calibration: FlipCalibration) -> go.Figure:
         hovertemplate="base rate %{y:.3f}<extra></extra>",
     )
     figure.add_scatter(
-        x=rows["mean_q_flip"],
-        y=rows["flip_share"],
+        x=rows["forecast"],
+        y=rows["share"],
         name="q_flip",
         mode="lines+markers",
         customdata=rows["n"],
         line={"color": STATE_COLOURS["flip"], "width": 2},
         marker={"size": 8},
-        error_y=whiskers(rows["flip_share"], rows["low"], rows["high"], STATE_COLOURS["flip"]),
+        error_y=whiskers(rows["share"], rows["low"], rows["high"], STATE_COLOURS["flip"]),
         hovertemplate="mean q_flip %{x:.2f}, flipped %{y:.1%}, n = %{customdata:,}<extra></extra>",
     )
     figure.update_xaxes(title_text="mean q_flip", range=[-0.02, 1.02])

@@ -58,6 +58,7 @@ class Digest:
 
     @property
     def pairs_path(self) -> str:
+        """The table of one row a pair, for DuckDB."""
         return str(self.folder / "pairs.parquet")
 
     @cached_property

@@ -34,7 +34,11 @@ _VOTE_GROUP = (
 
 
 def pair_table(files: RunFiles) -> pa.Table:
-    """The columns of the run's pairs that are no texts, in their order, and a hash of the id."""
+    """The columns of the run's pairs that are no texts, in their order, and a hash of the id.
+
+    Raises:
+        RunError: where there is no pair_id, or the file cannot be read.
+    """
     path = str(files.folder / files.pairs[0])
     described = frame("DESCRIBE SELECT * FROM read_parquet($1)", [path])
     types = dict(zip(described["column_name"], described["column_type"], strict=True))

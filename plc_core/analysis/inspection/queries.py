@@ -183,6 +183,9 @@ def search(run: Path, text: str) -> tuple[int, ...]:
     """The places of the pairs with `text` in a turn of the prompt or in an answer, in any case.
 
     All texts of the run are read for it, and none is kept.
+
+    Raises:
+        RunError: where the pairs have no texts, or cannot be read.
     """
     path = str(run / "pairs.parquet")
     described = frame("DESCRIBE SELECT * FROM read_parquet($1)", [path])

@@ -23,6 +23,7 @@ class RunFiles:
     visits: tuple[Stamp, ...]
 
     def visit_path(self, name: str) -> str:
+        """The path of the visits' file `name`, for DuckDB."""
         return str(self.folder / "visits" / name)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from plc_core.analysis.inspection.database import frame, query
-from plc_core.files import table_names
+from plc_core.analysis.noise import NOISE_COLUMNS, NoiseRate, noise_rate
+from plc_core.files import read_table, table_names
 
 
 def thinned(path: str, most: int) -> pd.DataFrame:
@@ -22,17 +23,13 @@ def thinned(path: str, most: int) -> pd.DataFrame:
     return frame(sql, [path])
 
 
-def noise_row(run: Path) -> pd.DataFrame:
-    """The run's estimate of its share of reversed labels at the last step of the first epoch.
+def noise_of(run: Path) -> NoiseRate | None:
+    """`noise_rate` of the run in folder `run`, reading no other column of its metrics.
 
-    One row with step, noise_rate, noise_low and noise_high; none where the run has no estimate.
+    Raises:
+        RunError: for metrics that cannot be read.
     """
     path = run / "metrics.parquet"
-    names = ("step", "epoch", "noise_rate", "noise_low", "noise_high")
-    if not path.exists() or not set(names) <= set(table_names(path)):
-        return pd.DataFrame(columns=["step", "noise_rate", "noise_low", "noise_high"])
-    sql = (
-        "SELECT step, noise_rate, noise_low, noise_high FROM read_parquet($1) WHERE epoch < 1 "
-        "AND isfinite(noise_rate) ORDER BY step DESC LIMIT 1"
-    )
-    return frame(sql, [str(path)])
+    if not path.exists() or not set(NOISE_COLUMNS) <= set(table_names(path)):
+        return None
+    return noise_rate(read_table(path, NOISE_COLUMNS).to_pandas())

@@ -1,0 +1,74 @@
+"""What training costs, read from the timings that `plc_core.evaluation.overhead` keeps.
+
+`timings` has one row a timing: what, round, the seconds of each step, pairs a step, peak_gib, and
+error, the reason why it could not be run. Table "Computational overhead" of the paper.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+DPO, PLC, REFERENCE = "DPO", "PLC-DPO", "reference pass, once"
+"""What is timed beside TRL's settings, whose names begin with TRL."""
+
+
+def overhead_table(
+    timings: pd.DataFrame, tokens_a_pair: float, share_a_pair: float
+) -> pd.DataFrame:
+    """One row for each of those timed: medians over all steps, ranges, memory, share of the rate.
+
+    Args:
+        timings: of `measure`.
+        tokens_a_pair: of the pairs, padding aside, so that it is the same work for all.
+        share_a_pair: seconds that a pair's arithmetic takes at the measured matrix rate.
+    """
+    rows = {}
+    for name, group in timings.groupby("what", sort=False):
+        seconds = np.concatenate(group["seconds"].to_list())
+        rates = group["pairs"].iloc[0] / seconds if len(seconds) else np.array([np.nan])
+        median = float(np.median(rates))
+        rows[name] = {
+            "pairs/s": median,
+            "slowest step": rates.min(),
+            "fastest step": rates.max(),
+            "tokens/s": median * tokens_a_pair,
+            "peak GiB": group["peak_gib"].max() or np.nan,
+            "% of matrix rate": np.nan if name == REFERENCE else 100 * median * share_a_pair,
+            "remark": group["error"].iloc[0] or "",
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def reading(timings: pd.DataFrame) -> str:
+    """PLC-DPO against DPO, and this engine against TRL at its best, each with its sign."""
+    medians = timings["seconds"].map(lambda x: np.median(x) if len(x) else np.nan)
+    by_round = timings.assign(median=medians).pivot_table(
+        index="round", columns="what", values="median"
+    )
+    more = 100 * (by_round[PLC] / by_round[DPO] - 1)
+    if len(more) == 1 or more.min() <= 0 <= more.max():
+        against_dpo = "no difference from DPO's step shown"
+    else:
+        against_dpo = f"it takes {'more' if more.median() > 0 else 'less'} time than DPO's"
+    sentence = (
+        f"PLC-DPO's step against DPO's: {more.median():+.1f} % time (from {more.min():+.1f} to "
+        f"{more.max():+.1f} over {len(more)} rounds; {against_dpo})"
+    )
+    rate = timings["pairs"].iloc[0] / by_round.median()
+    trl = rate[[name for name in rate.index if str(name).startswith("TRL")]].dropna()
+    if trl.empty:
+        return f"{sentence}; no setting of TRL could be run here."
+    best = trl.idxmax()
+    passed = timings.loc[timings["what"] == REFERENCE, ["pairs", "seconds"]]
+    extra = float(np.median([s[0] for s in passed["seconds"]])) / passed["pairs"].iloc[0]
+    # Over one epoch a reference computed before it saves nothing: the others pay as they go.
+    paying = trl[[name for name in trl.index if "precompute" not in name]]
+    epoch = 1 / (1 / rate[DPO] + extra) / paying.max() if len(paying) else np.nan
+    memory = timings.groupby("what")["peak_gib"].max()
+    return (
+        f"{sentence}; this engine's DPO trains {rate[DPO] / trl.max():.2f} times as many pairs a "
+        f"second as the fastest of {len(trl)} settings of TRL ({best}), at "
+        f"{memory[DPO] / memory[best]:.2f} times its peak memory, and {epoch:.2f} times as many "
+        "over one epoch with both sides' reference log-probs counted; below 1 TRL wins."
+    )

@@ -1,0 +1,93 @@
+"""The visits of a run: one row a pair and step, in Parquet files named after their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from plc_core.files import RunError, read_table, write_table
+
+VISITS_SCHEMA = pa.schema(
+    [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
+    + [
+        (name, pa.float32())
+        for name in [
+            "margin",
+            "z",
+            "q_clean",
+            "q_flip",
+            "q_tie",
+            "confidence",
+            "weight",
+            "policy_chosen",
+            "policy_rejected",
+            "reference_chosen",
+            "reference_rejected",
+            "p_flip",  # null in runs of older versions
+        ]
+    ]
+)
+"""The columns of a file. Log-probs are of whole responses, in nats."""
+
+
+class VisitFiles:
+    """The folder `visits` of one run, which need not be there yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def append(self, columns: Mapping[str, Iterable[Any]]) -> None:
+        """Add the visits of some whole steps, each column of VISITS_SCHEMA [N], as one file.
+
+        Raises:
+            RunError: where the folder cannot be made or written.
+        """
+        table = pa.table(dict(columns), schema=VISITS_SCHEMA)
+        if table.num_rows:
+            steps = table["step"].to_numpy()
+            try:
+                self.folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise RunError(f"{self.folder} cannot be made: {error.strerror}.") from None
+            write_table(self.folder / f"{steps.min():08d}-{steps.max():08d}.parquet", table)
+
+    def truncate_after(self, steps: int) -> None:
+        """Forget the visits of step `steps` and later."""
+        for part in self._parts():
+            table = read_table(part)
+            kept = table.filter(pads.field("step") < steps)
+            if kept.num_rows == table.num_rows:
+                continue
+            # The new name ends at an earlier step: written first, so that a kill loses nothing.
+            nulls = {name: [None] * len(kept) for name in VISITS_SCHEMA.names}
+            self.append(nulls | kept.to_pydict())
+            part.unlink()
+
+    def read(
+        self, columns: Sequence[str] | None = None, pair_id: str | None = None
+    ) -> pd.DataFrame:
+        """The visits in training order, of all pairs or of one; empty while there are none.
+
+        Raises:
+            RunError: for files that cannot be read.
+        """
+        names = list(columns) if columns is not None else VISITS_SCHEMA.names
+        files = [str(f) for f in self._parts()]
+        if not files:
+            return VISITS_SCHEMA.empty_table().select(names).to_pandas()
+        dataset = pads.dataset(files, schema=VISITS_SCHEMA, format="parquet")
+        chosen = pads.field("pair_id") == pair_id if pair_id is not None else None
+        try:
+            return dataset.to_table(columns=names, filter=chosen).to_pandas()
+        except (OSError, pa.ArrowException) as error:
+            raise RunError(
+                f"The visits of the run {self.folder.parent.name!r} cannot be read: {error}"
+            ) from None
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.parquet"))
