@@ -14,7 +14,7 @@ from plc_core.runs import open_run
 from plc_core.study.__main__ import main
 from plc_core.study.material import prepare
 from plc_core.study.measures import accuracy, of_training, of_votes
-from plc_core.study.plan import Choice, Job, StudyConfig, jobs_of, read_study
+from plc_core.study.plan import SLICES, Choice, Job, StudyConfig, jobs_of, read_study, seed_by_seed
 from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT, shared_file
@@ -37,6 +37,15 @@ def test_every_job_of_a_recipe_is_a_training_run_of_a_name_of_its_own(path):
     choice = study.choice or Choice(learning_rate=1e-5, beta=0.1)
     configs = [job.config(study, None if job.slice == "choice" else choice, files) for job in jobs]
     assert all(isinstance(config, TrainConfig) for config in configs)
+
+
+def test_a_part_of_the_jobs_is_the_whole_study_with_fewer_seeds():
+    study = read_study("notebooks/recipes/study/smollm2.yaml")
+    jobs = seed_by_seed(jobs_of(study, name) for name in SLICES if name != "choice")
+    first = jobs[: len(jobs) // len(study.seeds)]
+    assert {job.seed for job in first} == {study.seeds[0]}
+    assert {job.slice for job in first} == set(SLICES) - {"choice"}
+    assert len({job.name for job in jobs}) == len(jobs)
 
 
 def test_the_frontier_multiplies_the_chosen_beta():

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from plc_core.data import DataError
 from plc_core.files import RunError, project_path
-from plc_core.study.plan import SLICES, Job, StudyConfig, jobs_of, read_study
+from plc_core.study.plan import SLICES, Job, StudyConfig, jobs_of, read_study, seed_by_seed
 from plc_core.study.results import Results
 
 _SAFETY = 20.0
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m plc_core.study", description=__doc__)
     parser.add_argument("what", choices=("run", "status"))
     parser.add_argument("study", help="a YAML file of plc_core.study.plan.StudyConfig")
-    parser.add_argument("--slice", action="append", choices=SLICES, help="default: all, in order")
+    parser.add_argument("--slice", action="append", choices=SLICES, help="default: all")
     parser.add_argument("--results", help="folder of the CSV files; default data/results/NAME")
     parser.add_argument("--visits", help="folder for the visits as Parquet; default none")
     parser.add_argument("--minutes", type=float, default=60.0, help="of this call")
@@ -65,12 +65,13 @@ def _run(
     material = prepare(study)
     logging.getLogger(__name__).info("%s", material.counts)
     errors: list[str] = []
-    for name, jobs in wanted.items():
+    later = seed_by_seed([jobs for name, jobs in wanted.items() if name != "choice"])
+    for jobs in (wanted.get("choice", []), later):
         choice = study.choice
-        if name != "choice" and choice is None:
+        if jobs is later and jobs and choice is None:
             choice = results.freeze(len(list(jobs_of(study, "choice"))))
         left = end - time.monotonic() - _SAFETY
-        if left > 0:
+        if left > 0 and jobs:
             errors += run_jobs(
                 study, material, jobs, choice, results, seconds=left, workers=given.workers,
                 visits=Path(given.visits) if given.visits else None, commit=given.commit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -167,3 +167,8 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                     values = dict(changes)
                     mixture = values.pop("mixture", "all")
                     yield Job(part, name, values, seed, rate, mixture=mixture)
+
+
+def seed_by_seed(slices: Iterable[Iterable[Job]]) -> list[Job]:
+    """The jobs of all slices, so that the first of them are the whole study with fewer seeds."""
+    return sorted((job for jobs in slices for job in jobs), key=lambda job: job.seed)
