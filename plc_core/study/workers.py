@@ -133,6 +133,9 @@ def _work(
     come: Any,
     deadline: float,
 ) -> None:
+    # A spawned process would spawn those that load data too, and they could not read pairs whose
+    # files are mapped and already removed.
+    multiprocessing.set_start_method("fork", force=True)
     try:
         from plc_core.study.laboratory import Laboratory
 
