@@ -21,7 +21,7 @@ from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.language import parse_prompt
 from plc_core.engine.arguments import training_arguments
 from plc_core.engine.logprobs import autocast, pair_logps, response_logps, verify_packing
-from plc_core.engine.models import load_policy, model_identity
+from plc_core.engine.models import compile_layers, load_policy, model_identity
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import with_reference
@@ -109,6 +109,8 @@ class Laboratory:
         arguments = training_arguments(config, run, len(dataset), PartialState())
         arguments.save_strategy = "no"
         policy = copy.deepcopy(self.policy)  # the reference stays as it is
+        if config.compile:
+            compile_layers(policy)
         trainer = PreferenceTrainer(
             policy, arguments, dataset, collator, objective, shadow, recorder
         )
@@ -136,7 +138,9 @@ class Laboratory:
                 q_flip, q_tie = self._routed(router, voted)
                 found += measures.of_votes(q_tie, q_flip, probe.pairs["group"])
             if self.prompts:
-                rewards = self._responses(policy)
+                plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
+                plain.load_state_dict(policy.state_dict())
+                rewards = self._responses(plain)
                 columns = ([r[k] for r in rewards] for k in ("reward", "kl", "tokens"))
                 found += measures.of_responses(*columns)
         row = job_row(job, config) | {
