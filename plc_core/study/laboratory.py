@@ -132,7 +132,8 @@ class Laboratory:
         rewards: list[dict[str, Any]] = []
         if job.slice != "choice":
             found += self._agreement(margins, self._routed(router, margins)[0])
-            if "votes" in self.material.files:
+            # People's votes are asked about as they are: of policies that saw the labels as given.
+            if "votes" in self.material.files and job.flip_rate == 0:
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted)
