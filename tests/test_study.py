@@ -58,10 +58,10 @@ def test_the_frontier_multiplies_the_chosen_beta():
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Two jobs of the tiny study, by its command, and then nothing left to do."""
+    """Four jobs of the tiny study, by its command, and then nothing left to do."""
     folder = tmp_path_factory.mktemp("study")
     study = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
-    study |= {"flip_rates": [0.4], "seeds": [0]}
+    study |= {"flip_rates": [0.0, 0.4], "seeds": [0]}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(study))
     results = str(folder / "results")
     options = [str(folder / "tiny.yaml"), "--slice", "main", "--results", results]
@@ -76,17 +76,21 @@ def ran(tmp_path_factory):
 def test_a_job_leaves_its_row_its_numbers_and_its_visits(ran):
     results = Results(ran / "results")
     jobs = results.jobs.set_index("method")
-    assert sorted(jobs.index) == ["dpo", "plc-aggressive"]
+    assert sorted(jobs.index) == ["dpo", "dpo", "plc-aggressive", "plc-aggressive"]
     assert jobs["state"].eq("done").all()
     assert jobs["pairs"].between(90, 96).all()
-    assert jobs["data"].nunique() == jobs["model"].nunique() == 1
-    names = set(results.measures["measure"])
-    assert {"accuracy", "flip_auroc", "noise_rate", "ece", "votes_trend", "kl"} <= names
-    assert {"reward_auroc", "early_share", "tie_auroc", "tie_selectivity"} <= names
-    assert results.rewards.groupby("job").size().tolist() == [8, 8]
+    assert jobs["model"].nunique() == 1
+    assert jobs.groupby("flip_rate")["data"].nunique().tolist() == [1, 1]
+    for job, measures in results.measures.groupby("job"):
+        names = set(measures["measure"])
+        assert {"accuracy", "noise_rate", "ece", "kl"} <= names
+        assert {"reward_auroc", "early_share", "tie_auroc", "tie_selectivity"} <= names
+        assert ("votes_trend" in names) == ("-f0-" in job)
+    assert results.rewards.groupby("job").size().tolist() == [8] * 4
     (file,) = (ran / "visits").glob("*.parquet")
     visits = pd.read_parquet(file)
-    assert visits.groupby("job", observed=True).size().tolist() == jobs["pairs"].tolist()
+    counted = visits.groupby("job", observed=True).size()
+    assert counted.to_dict() == jobs.set_index("job")["pairs"].to_dict()
     assert visits["p_flip"].between(0, 1).all()
 
 

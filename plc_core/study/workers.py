@@ -172,7 +172,8 @@ def _environment(number: int, workers: int) -> Iterator[None]:
     import torch
 
     threads = max(1, (os.cpu_count() or 1) // workers)
-    values = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    values = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+    values["TOKENIZERS_PARALLELISM"] = "false"
     values[BATCH_VARIABLE] = "study"  # the bar of this call is the parent's
     if count := torch.cuda.device_count():
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
