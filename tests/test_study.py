@@ -79,7 +79,7 @@ def test_a_job_leaves_its_row_its_numbers_and_its_visits(ran):
     assert sorted(jobs.index) == ["dpo", "dpo", "plc-aggressive", "plc-aggressive"]
     assert jobs["state"].eq("done").all()
     assert jobs["pairs"].between(90, 96).all()
-    assert jobs["model"].nunique() == 1
+    assert len(set(jobs["model"])) == 1
     assert jobs.groupby("flip_rate")["data"].nunique().tolist() == [1, 1]
     for job, measures in results.measures.groupby("job"):
         names = set(measures["measure"])
