@@ -1,9 +1,13 @@
 """The study end to end on the smallest numbers, what it keeps, and how the next call goes on."""
 
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import yaml
 
@@ -105,6 +109,25 @@ def test_a_job_that_failed_is_kept_with_its_reason_and_tried_again(tmp_path):
     assert results.jobs["state"].tolist() == ["failed"]
     assert "not finite" in results.jobs["reason"][0]
     assert results.finished() == set()
+
+
+def test_a_killed_study_leaves_no_process_behind(tmp_path):
+    options = [str(RECIPES / "tiny.yaml"), "--results", str(tmp_path / "results")]
+    command = [sys.executable, "-m", "plc_core.study", "run", *options, "--minutes", "5"]
+    with (tmp_path / "log").open("wb") as log:
+        study = subprocess.Popen(command, cwd=ROOT, stderr=log)
+        parent = psutil.Process(study.pid)
+        workers: list[psutil.Process] = []
+        deadline = time.monotonic() + 120
+        while not workers and time.monotonic() < deadline:
+            time.sleep(0.2)
+            children = parent.children(recursive=True)
+            workers = [p for p in children if "spawn_main" in " ".join(p.cmdline())]
+        study.kill()
+        study.wait()
+    assert workers
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
 
 
 def row(job, accuracy, **values):

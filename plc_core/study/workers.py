@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -133,6 +134,7 @@ def _work(
     come: Any,
     deadline: float,
 ) -> None:
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     # A spawned process would spawn those that load data too, and they could not read pairs whose
     # files are mapped and already removed.
     multiprocessing.set_start_method("fork", force=True)
@@ -164,6 +166,14 @@ def _work(
         shutil.rmtree(scratch, ignore_errors=True)
     come.close()
     come.join_thread()
+
+
+def _leave_with_parent() -> None:
+    """End this process where the one that started it is gone, whatever it was killed with."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @contextlib.contextmanager
