@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class Prompt:
         history: messages before the first of them, as a system turn or an earlier dialogue.
         category: "" where there is none.
         metadata: the other fields of its row.
+
+    Raises:
+        DataError: for text that no file in UTF-8 could hold.
     """
 
     prompt_id: str
@@ -45,6 +48,18 @@ class Prompt:
     history: tuple[Turn, ...] = ()
     category: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        told = [turn["content"] for turn in self.history]
+        for text in (self.prompt_id, self.category, *self.turns, *told):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"the prompt {self.prompt_id!r} holds a lone surrogate, which is half a sign: "
+                    f"{text[error.start]!r} at character {error.start + 1} of {shown(text)}. Write "
+                    "the whole sign, or remove it."
+                ) from None
 
 
 @dataclass(frozen=True)
@@ -123,9 +138,14 @@ def load_benchmark(
     if limit is not None and (type(limit) is not int or limit < 1):
         raise DataError(f"limit is a number of prompts, 1 or more; it is {limit!r}.")
     name = str(source)
+    published = PUBLISHED.get(name)
+    if part is not None and (published is not None or name == "world"):
+        raise DataError(
+            f"{name!r} is one benchmark, and has no part {part!r}; its first prompts are had by a "
+            "limit."
+        )
     if name == "world":
         return world_benchmark(limit or WORLD_PROMPTS)
-    published = PUBLISHED.get(name)
     if published is not None:
         found, origin = published_files(name, published, files, revision)
         prompts = _published_prompts(name, published, found, encoding)
@@ -135,7 +155,9 @@ def load_benchmark(
                 f"There is no benchmark {name!r}; the names are {', '.join(PUBLISHED)}, world."
             )
         found, origin = local_files(source, "test", [*PUBLISHED, "world"]), {}
-        rows = _of_part(_rows(found, encoding), (part,) if part else ())
+        rows = list(_rows(found, encoding))
+        if part is not None:
+            rows = _of_part(source, rows, part)
         prompts = [_prompt(file, number, row, None) for file, number, row in rows]
         # It becomes part of file names.
         name = (
@@ -161,7 +183,11 @@ def world_benchmark(count: int) -> Benchmark:
 def _published_prompts(
     name: str, published: Published, files: list[SourceFile], encoding: str
 ) -> list[Prompt]:
-    rows = _of_part(_rows(files, encoding), published.called)
+    rows = (
+        place
+        for place in _rows(files, encoding)
+        if _benchmark_of(place[2]) in (None, *published.called)
+    )
     prompts = [
         _prompt(file, number, row, str(place) if published.by_place else None)
         for place, (file, number, row) in enumerate(rows)
@@ -183,13 +209,19 @@ def _rows(files: list[SourceFile], encoding: str) -> Iterator[tuple[Path, int, A
 
 
 def _of_part(
-    rows: Iterable[tuple[Path, int, Any]], names: tuple[str, ...]
-) -> Iterator[tuple[Path, int, Any]]:
-    """The rows whose field `benchmark` is one of the names; all that have no such field."""
-    for path, number, row in rows:
-        said = row.get("benchmark") if isinstance(row, dict) else None
-        if not names or said is None or said in names:
-            yield path, number, row
+    source: Path | str, rows: list[tuple[Path, int, Any]], part: str
+) -> list[tuple[Path, int, Any]]:
+    """The rows whose field `benchmark` is the part's name."""
+    found = [place for place in rows if _benchmark_of(place[2]) == part]
+    if not found:
+        names = sorted({str(name) for _, _, row in rows if (name := _benchmark_of(row))})
+        known = f"there are {', '.join(names)}" if names else "no row has the field benchmark"
+        raise DataError(f"{source} has no part {part!r}: {known}.")
+    return found
+
+
+def _benchmark_of(row: Any) -> Any:
+    return row.get("benchmark") if isinstance(row, dict) else None
 
 
 def _prompt(path: Path, number: int, row: Any, prompt_id: str | None) -> Prompt:
@@ -214,7 +246,10 @@ def _prompt(path: Path, number: int, row: Any, prompt_id: str | None) -> Prompt:
         category = meta.get("category")
     dropped = {used, *_OTHER_TEXTS}
     metadata = {k: v for k, v in row.items() if k not in dropped}
-    return Prompt(prompt_id, tuple(turns), tuple(history), str(category or ""), metadata)
+    try:
+        return Prompt(prompt_id, tuple(turns), tuple(history), str(category or ""), metadata)
+    except DataError as error:
+        raise DataError(f"{path}, row {number}: {error}") from None
 
 
 def _asked(row: Mapping[str, Any]) -> tuple[str, list[Turn], list[str]]:
