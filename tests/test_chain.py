@@ -17,6 +17,7 @@ from plc_core.data import DataError
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.contestants import Contestant, contestants
+from plc_core.evaluation.judges import JudgeWarning
 from plc_core.evaluation.policies import ServerPolicy
 from plc_core.evaluation.results import (
     difference,
@@ -399,6 +400,80 @@ def test_runs_that_mean_nothing_together_are_a_sentence(runs, tmp_path):
         evaluate_runs(contestants(runs), CONFIG)
 
 
+def spoil(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def test_damaged_files_are_made_again_or_a_sentence(runs, tmp_path):
+    entries = contestants(runs)
+    config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
+    before = results(evaluate_runs(entries, config))
+    folder = runs["PLC-DPO"].path
+    for name in ("judgements/gold-mine", "generations/mine-log-probs"):
+        spoil(folder / f"{name}.parquet")
+        pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+    spoil(folder / "generations/mine.parquet")
+    with pytest.raises(RunError, match=r"mine.parquet cannot be read.*Delete it and evaluate"):
+        evaluate_runs(entries, config)
+    (folder / "generations/mine.parquet").unlink()
+    pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+
+
+def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
+    from plc_core.evaluation.judged import read_evaluation
+
+    entries = contestants(runs)
+    config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
+    before = evaluate_runs(entries, config).kl()
+    path = runs["PLC-DPO"].path / "generations/mine-log-probs.parquet"
+    whole = pq.read_table(path)
+    for spoilt in (whole.slice(5), whole.set_column(4, "policy_logp", [[None] * 24])):
+        pq.write_table(spoilt, path)
+        labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
+        with pytest.raises(RunError, match="log-ratios, and 24 sampled answers were judged"):
+            read_evaluation(entries, labels, ["gold"], "DPO", {"mine": 24})
+    pq.write_table(whole.slice(5), path)
+    pd.testing.assert_frame_equal(evaluate_runs(entries, config).kl(), before)
+
+
+@pytest.mark.parametrize("folder", ["generations", "judgements"])
+def test_a_folder_that_cannot_be_made_is_a_sentence(runs, tmp_path, folder):
+    path = runs["DPO"].path / folder
+    subprocess.run(["rm", "-rf", str(path)], check=True)
+    path.write_text("a file in its place")
+    with pytest.raises(RunError, match=f"The folder .*{folder} cannot be made: File exists"):
+        evaluate_runs(contestants(runs), CONFIG)
+
+
+def test_two_evaluations_at_once_are_one_and_a_sentence(runs):
+    with (
+        runs["PLC-DPO"].running("generating"),
+        pytest.raises(RunError, match="Another process is at work on the run 'run2'"),
+    ):
+        evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25))
+    table = results(evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25)))
+    assert set(table["n"]) == {25}
+
+
+def test_the_subset_for_commercial_judges_is_the_first_and_its_answers_are_there(runs, tmp_path):
+    """The same file with a limit: nothing is answered again, and the verdicts are of its start."""
+    path = prompts_file(tmp_path, 24)
+    entries = contestants(runs)
+    whole = EvaluationConfig(benchmarks=[str(path)], max_new_tokens=64, decodings=["greedy"])
+    evaluate_runs(entries, whole)
+    with serving("openai", lambda body: ("[[B]]", None)) as server:
+        first = whole.model_copy(
+            update={"prompt_limit": 10, "pairwise_judges": [f"openai:m@{server.url}/v1"]}
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("plc_core.engine.sampling.generate_batch", None)
+            evaluation = evaluate_runs(entries, first)
+    assert set(evaluation.verdict_cells()["n"]) == {10}
+    ids = [json.loads(line)["id"] for line in path.read_text().splitlines()][:10]
+    stored = runs["PLC-DPO"].table("judgements/m-mine-first-10-against-run0.parquet")
+    assert stored["prompt_id"].tolist() == ids
+
+
 def test_benchmarks_and_judges_that_are_none_are_a_sentence(runs, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     entries = contestants(runs)
@@ -406,6 +481,13 @@ def test_benchmarks_and_judges_that_are_none_are_a_sentence(runs, tmp_path):
         evaluate_runs(entries, EvaluationConfig(benchmarks=[str(tmp_path / "empty.jsonl")]))
     with pytest.raises(RunError, match="have one name"):
         evaluate_runs(entries, EvaluationConfig(benchmarks=["world", "world"]))
+    with (
+        serving("openai", lambda body: ("[[5]]", None)) as one,
+        pytest.raises(RunError, match=r"Two of the judges .* have one name in files, 'm'"),
+        pytest.warns(JudgeWarning),
+    ):
+        judges = [f"openai:m@{one.url}/v1", f"openai:m@{one.url}/v2"]
+        evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=judges))
     with pytest.raises(RunError, match="needs an address"):
         evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=["openai:some"]))
     with pytest.raises(RunError, match="two side by side need an LLM judge"):

@@ -90,7 +90,7 @@ def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
     )
 
 
-def has_log_ratios(run: Run, bench: Bench) -> bool:
+def has_log_ratios(run: Run, bench: Bench, policies: Sequence[str] = ("trained",)) -> bool:
     """Whether the log-probs of just the sampled answers are there, measured after these."""
     path = run.path / "generations" / f"{bench.prompts.name}-log-probs.parquet"
     if not is_newer(path, run.path / "generations" / f"{bench.prompts.name}.parquet"):
@@ -99,7 +99,7 @@ def has_log_ratios(run: Run, bench: Bench) -> bool:
         frame = read_table(path, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
     except RunError:
         return False
-    return _covers(frame, bench, "trained", bench.labels["sampled"])
+    return all(_covers(frame, bench, policy, bench.labels["sampled"]) for policy in policies)
 
 
 def _covers(frame: pd.DataFrame, bench: Bench, policy: str, label: str) -> bool:
@@ -130,8 +130,11 @@ def _has_record(path: Path, bench: Bench, policies: Sequence[str]) -> bool:
 
 
 def is_newer(path: Path, than: Path) -> bool:
-    """Whether `path` is there and was written after `than`."""
-    return path.exists() and path.stat().st_mtime_ns >= than.stat().st_mtime_ns
+    """Whether both files are there and `path` was written after `than`."""
+    try:
+        return path.stat().st_mtime_ns >= than.stat().st_mtime_ns
+    except FileNotFoundError:
+        return False
 
 
 def score_answers(run: Run, benchmark: str, judge: Judge) -> None:
