@@ -10,7 +10,8 @@ annotations of two "gamed" models with every call, and these exist for AlpacaEva
 instructions against its own baseline only. What follows is its formula without them
 ("length_controlled_minimal", and "length_controlled_noreg" with a difficulty of the caller's),
 fitted as there: L1-penalised, no free intercept, the penalty chosen by five-fold cross-validation.
-On the same verdicts alpaca_eval's fit gives the same numbers to all digits (the tests say so).
+On the same verdicts alpaca_eval's fit gives the same numbers: to all digits in the tests, and to
+0.01 points where liblinear stops elsewhere.
 
 `length_controlled` is for one comparison; `length_controlled_cells` for a whole evaluation.
 """
