@@ -165,6 +165,16 @@ def test_several_benchmarks_have_a_mean_and_several_seeds_a_deviation():
     assert interval(table.assign(win_rate=np.nan), *names) == "–"
 
 
+def test_mean_and_worst_are_of_the_means_over_seeds():
+    lines = [("a", 0, 40.0), ("b", 0, 60.0), ("a", 1, 60.0), ("b", 1, 80.0)]
+    table = pd.DataFrame(lines, columns=["benchmark", "seed", "win_rate"])
+    table = table.assign(dataset="d", decoding="greedy", method="x", n=10)
+    (line,) = mean_and_worst(table).to_dict("records")
+    assert (line["cells"], line["mean"], line["worst"]) == (2, 60.0, 50.0)
+    with pytest.raises(JoinError, match="seeds rest on"):
+        mean_and_worst(table.assign(n=[10, 10, 10, 9]))
+
+
 def test_the_nearest_control_is_nearest_by_ratio():
     lines = [("DPO", 1.0), ("DPO β=0.1", 4.0), ("PLC-DPO", 2.1), ("RSO", 0.0)]
     kl = pd.DataFrame(lines, columns=["method", "kl"]).assign(dataset="d", model="m", seed=0)

@@ -140,7 +140,8 @@ def ask_all(
                         if in_a_row >= _DOWN:
                             raise RunError(
                                 f"{server.base_url} does not answer: {in_a_row} requests in a row "
-                                f"failed {server.attempts} times each, the last one with: {error}. "
+                                f"failed {server.attempts} times each, the last one with: "
+                                f"{str(error).rstrip('.')}. "
                                 "What was answered is kept; run again to go on."
                             ) from None
                     else:

@@ -239,6 +239,7 @@ def _answered(
         failed = policy.answer([conversations[i] for i in missing], decoding, keep)
     if failed:
         number, reason = next(iter(failed.items()))
+        reason = reason.rstrip(".")
         raise RunError(
             f"{len(failed):,} of {len(missing):,} prompts could not be answered, as "
             f"{prompts[missing[number]].prompt_id!r}: {reason}. The other answers are kept; run "
