@@ -175,7 +175,7 @@ def mean_and_worst(
     known = table[table["win_rate"].notna()]
     if known.empty:
         raise JoinError("There are no win rates to average.")
-    if known["seed"].nunique() > 1:
+    if len(set(known["seed"])) > 1:
         known = over_seeds(known, [*keys, "decoding"])
     return over_cells(known, keys, by=["decoding"])
 
