@@ -318,8 +318,15 @@ def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
     assert own["control"].isna().all()
 
 
-def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(runs):
-    """A judge that always prefers the longer answer, whichever is shown first."""
+def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(
+    runs, cache, monkeypatch
+):
+    """A judge that always prefers the longer answer, whichever is shown first.
+
+    Its key is in no file of the run folders or the cache, though the server repeats it.
+    """
+    key = "sk-secret-of-the-chain-0123456789"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
 
     def longer(body):
         text = body["messages"][-1]["content"]
@@ -327,7 +334,7 @@ def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(r
         first, second = text[places[0] : places[1]], text[places[1] :]
         return ("[[A]]" if len(first.split()) > len(second.split()) else "[[B]]"), None
 
-    with serving("openai", longer) as server:
+    with serving("openai", longer, ["429"]) as server:
         config = EvaluationConfig(
             eval_prompts=24, decodings=["greedy"], pairwise_judges=[f"openai:m@{server.url}/v1"]
         )
@@ -336,6 +343,14 @@ def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(r
         asked = len(server.requests)
         evaluate_runs(contestants(runs), config)
         assert len(server.requests) == asked  # found, not asked again
+        assert server.headers[0][1]["authorization"] == f"Bearer {key}"
+    folders = [cache / "verdicts", *(run.path for run in runs.values())]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert any("against" in path.name for path in files)
+    for path in files:
+        assert key.encode() not in path.read_bytes(), path
+        if path.suffix == ".parquet":
+            assert key not in str(pq.read_table(path).to_pylist()), path
     assert list(cells.index) == ["DPO β=0.1", "PLC-DPO"]
     assert set(cells["n"]) == {24}
     own, base = (runs[m].table("generations/world.parquet") for m in ("PLC-DPO", "DPO"))
