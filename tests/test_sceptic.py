@@ -155,6 +155,9 @@ def test_the_verdicts_of_the_pairwise_judge_in_both_decodings(made):
         shown = own["verdict"].map(place)
         assert won.tolist() == np.where(own["swapped"], 1 - shown, shown).tolist()
         assert cells.loc[decoding, "n"] == N
+        counts = [int((won == value).sum()) for value in (1, 0.5, 0)]
+        assert cells.loc[decoding, ["wins", "ties", "losses"]].tolist() == counts
+        assert cells.loc[decoding, "p_sign"] == pytest.approx(sign_test(counts[0], counts[2]))
         assert cells.loc[decoding, "win_rate"] == pytest.approx(100 * won.mean())
         low, high = 100 * interval(won)
         assert cells.loc[decoding, "low"] == pytest.approx(low, abs=1.5)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from plc_core.analysis.statistics import bootstrap_mean
-from plc_core.evaluation.cells import win_rate_cells
+from plc_core.evaluation.cells import win_rate_cells, win_rate_columns
 from plc_core.evaluation.contestants import GROUP, Contestant
 from plc_core.evaluation.win_rate import Incomplete, JoinError, verdict_win_rate
 from plc_core.files import RunError, read_table
@@ -66,7 +66,7 @@ class Evaluation:
         return cells.assign(note=notes)
 
     def verdict_cells(self) -> pd.DataFrame:
-        """Win rates by the pairwise judges: `CELL`, method, seed, n, win_rate, low, high, …
+        """Win rates by the pairwise judges: `CELL`, method, seed, and as `win_rate_cells` has them.
 
         Turns of a prompt are verdicts of their own, as the judge saw them.
         """
@@ -76,13 +76,10 @@ class Evaluation:
         for key, own in self.versus.groupby([*CELL, "method", "seed"], sort=False):
             names = own["prompt_id"] + "/" + own["turn"].astype(str)
             result = verdict_win_rate(own.set_index(names)["win"], incomplete=self.incomplete)
-            share = result.share
             rows.append(
-                dict(zip([*CELL, "method", "seed"], key, strict=True))
-                | {"n": share.n, "win_rate": 100 * share.mean}
-                | {"low": 100 * share.low, "high": 100 * share.high, "note": result.note}
+                dict(zip([*CELL, "method", "seed"], key, strict=True)) | win_rate_columns(result)
             )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).drop(columns="p_wilcoxon")  # verdicts have no sizes
 
     def kl(self) -> pd.DataFrame:
         """KL to the start, nats a response: dataset, model, method, seed, kl, kl_low, kl_high, n.
