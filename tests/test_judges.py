@@ -385,6 +385,20 @@ def test_rewards_are_those_of_one_answer_at_a_time(runs, tmp_path, pad):
             assert reward == pytest.approx(model(ids).logits.item(), abs=1e-5)
 
 
+@pytest.mark.parametrize(("stored", "gpu", "used"), [
+    (torch.float32, True, "fp32"), (torch.bfloat16, True, "bf16"), (torch.bfloat16, False, "fp32"),
+])  # fmt: skip
+def test_a_reward_model_computes_as_it_is_stored(tmp_path, monkeypatch, stored, gpu, used):
+    """An 8B judge in 16 bits would not be run in 32 by its name alone; a CPU knows no better."""
+    folder = reward_model(tmp_path / "rm")
+    model = LlamaForSequenceClassification.from_pretrained(folder)
+    model.to(stored).save_pretrained(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: gpu)
+        own = RewardModelJudge(folder, device="cpu")
+    assert own.record["dtype"] == used
+
+
 def test_rewards_are_kept_and_named_by_weights(runs, tmp_path):
     put_world(runs[0])
     first = RewardModelJudge(reward_model(tmp_path / "rm"), "fp32", "cpu", name="local RM")
