@@ -133,7 +133,7 @@ def is_newer(path: Path, than: Path) -> bool:
     """Whether both files are there and `path` was written after `than`."""
     try:
         return path.stat().st_mtime_ns >= than.stat().st_mtime_ns
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
