@@ -65,6 +65,14 @@ def project_path(path: str) -> Path:
     return given if given.is_absolute() else base / given
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder `path` in one that is there; RunError where that cannot be."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:  # no right to write there, a file of this name, a full disk
+        raise RunError(f"The folder {path} cannot be made: {error.strerror or error}.") from None
+
+
 def write_json(path: Path, content: Any) -> None:
     """Replace `path` atomically with `content` as JSON."""
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)

@@ -72,6 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
             return time.sleep(self.server.hang)
         if fault == "malformed":
             return self.send(200, '{"content": [{"type": "te')
+        if fault == "malformed with the key":
+            return self.send(200, f"<html>you sent {self.headers.get('x-api-key')}")
         if fault == "other form":
             return self.send(200, '{"content": "text", "choices": []}')
         text, stop = self.server.reply(body)

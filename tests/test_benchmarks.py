@@ -149,6 +149,37 @@ def test_csv_and_parquet_and_ids_of_content(tmp_path):
     assert other.prompts[1].metadata == {"level": 2}
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_turns_and_messages_of_every_kind_of_file(tmp_path, ending):
+    """A CSV holds lists as JSON; they are turns all the same, and no text to show to a model."""
+    said = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
+    for name, value in (("turns", ["a", "b"]), ("messages", said)):
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "jsonl":
+            write(path, [{name: value}])
+        elif ending == "csv":
+            pd.DataFrame({name: [json.dumps(value)]}).to_csv(path, index=False)
+        else:
+            pd.DataFrame({name: [value]}).to_parquet(path)
+        (prompt,) = load_benchmark(path).prompts
+        assert prompt.turns == (("a", "b") if name == "turns" else ("Q",))
+        assert list(prompt.history) == ([] if name == "turns" else said[:1])
+
+
+def test_parts_of_a_file_are_those_it_has(tmp_path):
+    rows = [{"benchmark": name, "prompt": f"{name} {n}"} for name in ("a", "b") for n in (1, 2)]
+    path = write(tmp_path / "both.jsonl", rows)
+    assert [p.turns for p in load_benchmark(path, part="b").prompts] == [("b 1",), ("b 2",)]
+    with pytest.raises(DataError, match=r"both.jsonl has no part 'c': there are a, b"):
+        load_benchmark(path, part="c")
+    plain = write(tmp_path / "plain.jsonl", [{"prompt": "a"}])
+    with pytest.raises(DataError, match="has no part 'c': no row has the field benchmark"):
+        load_benchmark(plain, part="c")
+    for name in ("vicuna", "world"):
+        with pytest.raises(DataError, match="is one benchmark, and has no part 'c'"):
+            load_benchmark(name, part="c")
+
+
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
@@ -159,6 +190,13 @@ def test_csv_and_parquet_and_ids_of_content(tmp_path):
         ([{"turns": ["a", " "]}], "row 1: a turn of the prompt is empty"),
         ([{"messages": [{"role": "assistant", "content": "a"}]}], "row 1"),
         ([{"prompt": 7}], "row 1"),
+        ([{"query": "a"}], "row 1.*the fields query, and a prompt is in one of turns, messages"),
+        ([{"turns": "['a', 'b']"}], "row 1.*turns is .*no list in JSON"),
+        (
+            [{"prompt": "a"}, {"id": "7", "prompt": "b \ud83d"}],
+            "row 2: the prompt '7' holds a lone",
+        ),
+        ([{"id": "x\udc00", "prompt": "b"}], "row 1: the prompt .* lone surrogate.*character 2"),
         ([{"prompt": ["a", 7]}], "row 1"),
     ],
 )

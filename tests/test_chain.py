@@ -17,6 +17,7 @@ from plc_core.data import DataError
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.contestants import Contestant, contestants
+from plc_core.evaluation.judges import JudgeWarning
 from plc_core.evaluation.policies import ServerPolicy
 from plc_core.evaluation.results import (
     difference,
@@ -164,6 +165,16 @@ def test_several_benchmarks_have_a_mean_and_several_seeds_a_deviation():
     assert interval(table.assign(win_rate=np.nan), *names) == "–"
 
 
+def test_mean_and_worst_are_of_the_means_over_seeds():
+    lines = [("a", 0, 40.0), ("b", 0, 60.0), ("a", 1, 60.0), ("b", 1, 80.0)]
+    table = pd.DataFrame(lines, columns=["benchmark", "seed", "win_rate"])
+    table = table.assign(dataset="d", decoding="greedy", method="x", n=10)
+    (line,) = mean_and_worst(table).to_dict("records")
+    assert (line["cells"], line["mean"], line["worst"]) == (2, 60.0, 50.0)
+    with pytest.raises(JoinError, match="seeds rest on"):
+        mean_and_worst(table.assign(n=[10, 10, 10, 9]))
+
+
 def test_the_nearest_control_is_nearest_by_ratio():
     lines = [("DPO", 1.0), ("DPO β=0.1", 4.0), ("PLC-DPO", 2.1), ("RSO", 0.0)]
     kl = pd.DataFrame(lines, columns=["method", "kl"]).assign(dataset="d", model="m", seed=0)
@@ -307,8 +318,15 @@ def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
     assert own["control"].isna().all()
 
 
-def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(runs):
-    """A judge that always prefers the longer answer, whichever is shown first."""
+def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(
+    runs, cache, monkeypatch
+):
+    """A judge that always prefers the longer answer, whichever is shown first.
+
+    Its key is in no file of the run folders or the cache, though the server repeats it.
+    """
+    key = "sk-secret-of-the-chain-0123456789"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
 
     def longer(body):
         text = body["messages"][-1]["content"]
@@ -316,7 +334,7 @@ def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(r
         first, second = text[places[0] : places[1]], text[places[1] :]
         return ("[[A]]" if len(first.split()) > len(second.split()) else "[[B]]"), None
 
-    with serving("openai", longer) as server:
+    with serving("openai", longer, ["429"]) as server:
         config = EvaluationConfig(
             eval_prompts=24, decodings=["greedy"], pairwise_judges=[f"openai:m@{server.url}/v1"]
         )
@@ -325,6 +343,14 @@ def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(r
         asked = len(server.requests)
         evaluate_runs(contestants(runs), config)
         assert len(server.requests) == asked  # found, not asked again
+        assert server.headers[0][1]["authorization"] == f"Bearer {key}"
+    folders = [cache / "verdicts", *(run.path for run in runs.values())]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert any("against" in path.name for path in files)
+    for path in files:
+        assert key.encode() not in path.read_bytes(), path
+        if path.suffix == ".parquet":
+            assert key not in str(pq.read_table(path).to_pylist()), path
     assert list(cells.index) == ["DPO β=0.1", "PLC-DPO"]
     assert set(cells["n"]) == {24}
     own, base = (runs[m].table("generations/world.parquet") for m in ("PLC-DPO", "DPO"))
@@ -399,6 +425,80 @@ def test_runs_that_mean_nothing_together_are_a_sentence(runs, tmp_path):
         evaluate_runs(contestants(runs), CONFIG)
 
 
+def spoil(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def test_damaged_files_are_made_again_or_a_sentence(runs, tmp_path):
+    entries = contestants(runs)
+    config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
+    before = results(evaluate_runs(entries, config))
+    folder = runs["PLC-DPO"].path
+    for name in ("judgements/gold-mine", "generations/mine-log-probs"):
+        spoil(folder / f"{name}.parquet")
+        pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+    spoil(folder / "generations/mine.parquet")
+    with pytest.raises(RunError, match=r"mine.parquet cannot be read.*Delete it and evaluate"):
+        evaluate_runs(entries, config)
+    (folder / "generations/mine.parquet").unlink()
+    pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+
+
+def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
+    from plc_core.evaluation.judged import read_evaluation
+
+    entries = contestants(runs)
+    config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
+    before = evaluate_runs(entries, config).kl()
+    path = runs["PLC-DPO"].path / "generations/mine-log-probs.parquet"
+    whole = pq.read_table(path)
+    for spoilt in (whole.slice(5), whole.set_column(4, "policy_logp", [[None] * 24])):
+        pq.write_table(spoilt, path)
+        labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
+        with pytest.raises(RunError, match="log-ratios, and 24 sampled answers were judged"):
+            read_evaluation(entries, labels, ["gold"], "DPO", {"mine": 24})
+    pq.write_table(whole.slice(5), path)
+    pd.testing.assert_frame_equal(evaluate_runs(entries, config).kl(), before)
+
+
+@pytest.mark.parametrize("folder", ["generations", "judgements"])
+def test_a_folder_that_cannot_be_made_is_a_sentence(runs, tmp_path, folder):
+    path = runs["DPO"].path / folder
+    subprocess.run(["rm", "-rf", str(path)], check=True)
+    path.write_text("a file in its place")
+    with pytest.raises(RunError, match=f"The folder .*{folder} cannot be made: File exists"):
+        evaluate_runs(contestants(runs), CONFIG)
+
+
+def test_two_evaluations_at_once_are_one_and_a_sentence(runs):
+    with (
+        runs["PLC-DPO"].running("generating"),
+        pytest.raises(RunError, match="Another process is at work on the run 'run2'"),
+    ):
+        evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25))
+    table = results(evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25)))
+    assert set(table["n"]) == {25}
+
+
+def test_the_subset_for_commercial_judges_is_the_first_and_its_answers_are_there(runs, tmp_path):
+    """The same file with a limit: nothing is answered again, and the verdicts are of its start."""
+    path = prompts_file(tmp_path, 24)
+    entries = contestants(runs)
+    whole = EvaluationConfig(benchmarks=[str(path)], max_new_tokens=64, decodings=["greedy"])
+    evaluate_runs(entries, whole)
+    with serving("openai", lambda body: ("[[B]]", None)) as server:
+        first = whole.model_copy(
+            update={"prompt_limit": 10, "pairwise_judges": [f"openai:m@{server.url}/v1"]}
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("plc_core.engine.sampling.generate_batch", None)
+            evaluation = evaluate_runs(entries, first)
+    assert set(evaluation.verdict_cells()["n"]) == {10}
+    ids = [json.loads(line)["id"] for line in path.read_text().splitlines()][:10]
+    stored = runs["PLC-DPO"].table("judgements/m-mine-first-10-against-run0.parquet")
+    assert stored["prompt_id"].tolist() == ids
+
+
 def test_benchmarks_and_judges_that_are_none_are_a_sentence(runs, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     entries = contestants(runs)
@@ -406,6 +506,13 @@ def test_benchmarks_and_judges_that_are_none_are_a_sentence(runs, tmp_path):
         evaluate_runs(entries, EvaluationConfig(benchmarks=[str(tmp_path / "empty.jsonl")]))
     with pytest.raises(RunError, match="have one name"):
         evaluate_runs(entries, EvaluationConfig(benchmarks=["world", "world"]))
+    with (
+        serving("openai", lambda body: ("[[5]]", None)) as one,
+        pytest.raises(RunError, match=r"Two of the judges .* have one name in files, 'm'"),
+        pytest.warns(JudgeWarning),
+    ):
+        judges = [f"openai:m@{one.url}/v1", f"openai:m@{one.url}/v2"]
+        evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=judges))
     with pytest.raises(RunError, match="needs an address"):
         evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=["openai:some"]))
     with pytest.raises(RunError, match="two side by side need an LLM judge"):

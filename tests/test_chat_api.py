@@ -135,6 +135,36 @@ def test_a_server_that_cannot_be_is_a_sentence(options, sentence):
         ChatServer("m", **options)
 
 
+@pytest.mark.parametrize("key", ["sk-sec\nret", "sk sec ret", "sk-s\u00e9cret", "sk-\x7fsecret"])
+def test_a_key_that_is_none_is_refused_and_not_shown(monkeypatch, key):
+    """The HTTP library would show it in its own words, with the sign escaped."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", key)
+    with serving("anthropic", echo) as server:
+        with pytest.raises(RunError, match="ANTHROPIC_API_KEY holds a sign that no key") as caught:
+            ask(server)
+        assert not server.requests
+    assert "sec" not in str(caught.value).replace("second", "")
+
+
+def test_a_key_that_comes_back_is_not_passed_on(monkeypatch):
+    with serving("anthropic", echo, ["malformed with the key"] * 2) as server:
+        assert KEY not in str(ask(server, attempts=2)[1])
+    with serving("anthropic", echo) as server:
+        assert ask(server, [f"the key is {KEY.lower()}"])[0][0].text == "THE KEY IS " + KEY.upper()
+    with serving("anthropic", lambda body: (f"you sent {KEY}", None)) as server:
+        assert ask(server)[0][0].text == "you sent …"
+    # A word in place of a key, for a server of one's own, must not change its answers.
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "EMPTY")
+    with serving("anthropic", lambda body: ("THE SET IS EMPTY", None)) as server:
+        assert ask(server)[0][0].text == "THE SET IS EMPTY"
+
+
+def test_half_a_sign_in_an_answer_is_replaced():
+    """A server may cut an emoji in two; no file could hold the half."""
+    with serving("openai", lambda body: ("fine \ud83d", None)) as server:
+        assert ask(server, api="openai")[0][0].text == "fine \ufffd"
+
+
 def test_a_missing_key_names_its_variable(monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     request = [ChatRequest([{"role": "user", "content": "x"}], 9)]

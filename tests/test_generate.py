@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.utils.import_utils import is_serve_available
 
 from plc_core.data import DataError
@@ -28,6 +28,7 @@ from plc_core.files import RunError
 from plc_core.runs import create_run
 from tests.chat_server import serving
 from tests.paths import ROOT
+from tests.tiny_tokenizers import qwen
 
 WORD = VOCABULARY[20]  # the world knows no others
 GREEDY = Decoding(RESPONSE_TOKENS)
@@ -261,6 +262,31 @@ def test_the_second_turn_sees_the_models_own_first_answer(run):
     ]
     assert json.loads(found["conversation"].iloc[2]) == seen[2]
     assert found["response"].iloc[2] == "answer 3"
+
+
+def test_the_second_turn_of_a_model_here_sees_its_own_first_answer(run):
+    """A model with random weights, as the world's takes one turn."""
+    torch.manual_seed(0)
+    tokenizer = qwen()
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64,
+            num_attention_heads=4, num_hidden_layers=2, initializer_range=0.5,
+        )
+    ).eval()  # fmt: skip
+    first, second = "Hello there", "How are you?"
+    benchmark = Benchmark("mt", (Prompt("a", (first, second)), Prompt("b", (second,))))
+    found = answers(run, benchmark, LocalPolicy(model, tokenizer), Decoding(12))
+    found = found.set_index(["prompt_id", "turn"])
+    seen = json.loads(found.loc[("a", 2), "conversation"])
+    assert seen == [
+        {"role": "user", "content": first},
+        {"role": "assistant", "content": found.loc[("a", 1), "response"]},
+        {"role": "user", "content": second},
+    ]
+    (expected,) = sample(model, tokenizer, [prompt_ids(tokenizer, seen)], "greedy", 12, 0)
+    assert found.loc[("a", 2), "response"] == expected.text
+    assert found.loc[("a", 2), "response"] != found.loc[("b", 1), "response"]
 
 
 def test_cut_off_and_empty_answers_are_marked_and_counted(run, world):

@@ -239,9 +239,54 @@ def test_a_judge_that_says_the_same_of_everything_is_warned_of(runs):
             compare_generations(mine, "b", judge(server), base)
 
 
+def test_a_question_that_failed_and_was_answered_later_is_answered(runs):
+    """Unreadable at first, refused the second time, readable the third."""
+    put(runs[0], ["good"])
+    replies = iter(["hm", "[[7]]"])
+    with serving("anthropic", lambda body: (next(replies), None), [None, "400"]) as server:
+        assert score_generations(runs[0], "b", judge(server))["reward"].tolist() == [7.0]
+
+
+def test_both_decodings_verdicts_stay_on_disk_with_what_they_took(runs):
+    mine, base = runs
+    put(mine, ["xx", "x", "same"])
+    put(base, ["x", "xx", "same"])
+    for run in runs:
+        path = run.path / "generations/b.parquet"
+        greedy = pa.parquet.read_table(path).to_pandas()
+        sampled = greedy.assign(decoding="sampled", response=greedy["response"] + "!")
+        table = pa.Table.from_pandas(pd.concat([greedy, sampled]), GENERATIONS, False)
+        pa.parquet.write_table(table, path)
+    name = "judgements/judge-1-b-against-base"
+    with serving("anthropic", longer) as server:
+        one = judge(server, price=(3.0, 15.0))
+        for decoding in ("greedy", "sampled", "greedy"):
+            own = compare_generations(mine, "b", one, base, decoding=decoding)
+            assert set(own["decoding"]) == {decoding}
+        stored = mine.table(f"{name}.parquet")
+        assert stored.groupby("decoding")["win"].apply(list).to_dict() == {
+            "greedy": [1.0, 0.0, 0.5],
+            "sampled": [1.0, 0.0, 0.5],
+        }
+        record = json.loads((mine.path / f"{name}.json").read_text())
+        assert record["rows"] == 6
+        assert record["usage"]["requests"] == len(server.requests) == 4
+        assert record["usage"]["cost"] == pytest.approx(4 * (100 * 3 + 10 * 15) / 1e6)
+        # Another order is another judge: what was there is not mixed with it.
+        compare_generations(mine, "b", judge(server, seed=1), base)
+    assert set(mine.table(f"{name}.parquet")["decoding"]) == {"greedy"}
+
+
 def test_the_key_is_written_nowhere(runs, tmp_path, capfd):
     mine, _ = runs
     put(mine, ["a", "bb"])
+    faults = ["malformed with the key"] * 9
+    with (
+        serving("anthropic", by_length, faults) as server,
+        pytest.raises(RunError, match=r"does not answer|were not answered"),
+    ):
+        score_generations(mine, "b", LLMJudge(ChatServer("j", server.url, attempts=1)))
+    assert "no JSON" in (mine.path / "status.json").read_text()
     with serving("anthropic", by_length, ["500"]) as server:
         score_generations(mine, "b", judge(server))
     with (
@@ -338,6 +383,20 @@ def test_rewards_are_those_of_one_answer_at_a_time(runs, tmp_path, pad):
         ids = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=False)
         with torch.inference_mode():
             assert reward == pytest.approx(model(ids).logits.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("stored", "gpu", "used"), [
+    (torch.float32, True, "fp32"), (torch.bfloat16, True, "bf16"), (torch.bfloat16, False, "fp32"),
+])  # fmt: skip
+def test_a_reward_model_computes_as_it_is_stored(tmp_path, monkeypatch, stored, gpu, used):
+    """An 8B judge in 16 bits would not be run in 32 by its name alone; a CPU knows no better."""
+    folder = reward_model(tmp_path / "rm")
+    model = LlamaForSequenceClassification.from_pretrained(folder)
+    model.to(stored).save_pretrained(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: gpu)
+        own = RewardModelJudge(folder, device="cpu")
+    assert own.record["dtype"] == used
 
 
 def test_rewards_are_kept_and_named_by_weights(runs, tmp_path):

@@ -88,7 +88,9 @@ def test_what_cannot_be_compared_is_refused():
     won, own, other, hardness = simulated(0, 20, 0, 0, 0)
     with pytest.raises(JoinError, match="different prompts: 1 are not in the lengths"):
         length_controlled(won, own.iloc[1:], other)
-    with pytest.raises(JoinError, match="1 of 20 verdicts are NaN on one side"):
+    with pytest.raises(
+        JoinError, match="1 of 20 verdicts are NaN on one side, or infinite on both"
+    ):
         length_controlled(won, own, other, hardness.mask(hardness.index == 3))
     with pytest.raises(JoinError, match="a share from 0 to 1; one is 2"):
         length_controlled(won * 2, own, other)

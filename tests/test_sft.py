@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from plc_core.batch import run_notebook
 from plc_core.data import DataError
+from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.conversations import (
     IGNORED,
     Row,
@@ -312,6 +313,29 @@ def test_a_stage_that_was_killed_ends_as_if_it_had_not_been(tmp_path, stage):
     assert again.info == resumed.info
     with pytest.raises(RunError, match="cannot go on with other parameters: seed changed"):
         make(config.model_copy(update={"name": "cut", "resume": True, "seed": 5}))
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward"])
+def test_a_stage_does_not_go_on_with_other_data(tmp_path, stage):
+    """A run that was cut off, and a file that was changed meanwhile."""
+    path = tmp_path / "data.jsonl"
+    values = {"name": "cut", "runs_dir": str(tmp_path), "data": str(path), "save_steps": 1}
+    values |= {"held_out_share": 0.0}
+    texts = [prompt.text for prompt in held_out_prompts(40)]
+    if stage == "sft":
+        rows = [{"messages": turns(text, "then chop it .")} for text in texts]
+        make, config = train_sft, SftConfig(**values, eval_prompts=0)
+    else:
+        rows = [{"prompt": t, "chosen": "chop it .", "rejected": "chop ."} for t in texts]
+        make, config = train_reward_model, RewardModelConfig(**values)
+    path.write_text("\n".join(map(json.dumps, rows)))
+    run = make(config)
+    run.update_info(trained_steps=None)
+    path.write_text("\n".join(map(json.dumps, rows[:20])))
+    with pytest.raises(RunError, match="'cut' cannot go on: its data have changed"):
+        make(config.model_copy(update={"resume": True}))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert make(config.model_copy(update={"resume": True})).is_trained
 
 
 def test_several_gpus_are_refused_before_a_run_is_made(tmp_path, monkeypatch):

@@ -99,6 +99,20 @@ def test_seeds_and_kl_are_shown():
     assert table.loc["plc"].tolist() == ["66.3* ± – (3 seeds)", "–"]
 
 
+def test_several_seeds_are_their_mean_and_deviation():
+    rows = [
+        {"method": method, "benchmark": "a", "seed": seed, "win_rate": rate, "n": 10,
+         "low": 0.0, "high": 100.0, "note": "all 10 verdicts are a tie" if rate == 50 else ""}
+        for method, rates in (("x", (40.0, 60.0)), ("y", (50.0, 70.0)))
+        for seed, rate in enumerate(rates)
+    ]  # fmt: skip
+    table = win_table(pd.DataFrame(rows))
+    assert table.frame().loc["x", "a (n=10)"] == "50.0† ± 14.1 (2 seeds)"
+    assert table.notes == ["y, a, seed 0: all 10 verdicts are a tie"]
+    with pytest.raises(JoinError, match="a seed is there twice"):
+        win_table(pd.DataFrame([*rows, rows[0]]))
+
+
 def test_a_hole_is_shown_and_no_mean_is_made_over_it():
     table = win_table(TWO.iloc[:5])
     assert table.frame().loc["γ-PO"].tolist() == ["51.2† [43.0, 59.0]", "–"]

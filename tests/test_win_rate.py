@@ -77,7 +77,8 @@ def test_degenerate_comparisons_are_said():
         (rewards(1, ids=["p0"]), "1 of 2 are missing (as 'p1')"),
         (rewards(1, 1, 1), "1 are not in the baseline (as 'p2')"),
         (rewards(1, 1, 1, ids=["p0", "p1", "p0"]), "rewards has 1 prompts twice, as 'p0'"),
-        (rewards(1, math.nan), "1 of 2 rewards are NaN on one side, as 'p1'"),
+        (pd.Series(["x", "2"], ["p0", "p1"]), "Not all rewards and baseline are numbers: could"),
+        (rewards(1, math.nan), "1 of 2 rewards are NaN on one side, or infinite on both, as 'p1'"),
         (rewards(1, 1, ids=[0, 1]), "Ids are int on one side and str on the other"),
     ],
 )
@@ -85,6 +86,11 @@ def test_sides_that_do_not_meet_are_refused_with_the_counts(own, sentence):
     with pytest.raises(JoinError) as error:
         win_rate(own, rewards(0, 0))
     assert sentence in str(error.value)
+
+
+def test_two_infinite_rewards_are_no_tie_and_no_number():
+    with pytest.raises(JoinError, match="1 of 2 rewards are NaN on one side, or infinite on both"):
+        win_rate(rewards(1.0, math.inf), rewards(0.0, math.inf))
 
 
 def test_common_prompts_are_compared_on_request_and_the_count_stays_with_the_result():
@@ -103,7 +109,9 @@ def test_verdicts_of_a_pairwise_judge():
     result = verdict_win_rate(rewards(1, 0.5, 0, 1))
     assert (result.wins, result.ties, result.losses, result.share.mean) == (2, 1, 1, 0.625)
     assert result.wilcoxon is None
-    with pytest.raises(JoinError, match=r"1 of 4 verdicts are NaN on one side, as 'p2'"):
+    with pytest.raises(
+        JoinError, match=r"1 of 4 verdicts are NaN on one side, or infinite on both, as 'p2'"
+    ):
         verdict_win_rate(rewards(1, 0.5, math.nan, 1))
     with pytest.raises(JoinError, match=r"1 of 5 are missing \(as 'p4'\)"):
         verdict_win_rate(rewards(1, 0.5, 0, 1), prompts=[*IDS, "p4"])

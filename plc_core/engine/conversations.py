@@ -8,6 +8,7 @@ own chat template, boundaries decided on tokens, and text that spells a special 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -49,6 +50,15 @@ class Conversations(NamedTuple):
     held_out: Dataset
     findings: pa.Table  # one row a row that was left out or cut, as findings.parquet has them
     rows_read: int
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits of what is learnt, in its order."""
+        digest = hashlib.sha256()
+        for column in ("input_ids", "labels"):
+            for batch in self.train.select_columns([column]).with_format("arrow").iter(1000):
+                digest.update(json.dumps(batch[column].to_pylist()).encode())
+        return digest.hexdigest()[:16]
 
     def sentence(self) -> str:
         """What was read and what became of it, for a person."""

@@ -38,6 +38,7 @@ from plc_core.engine.reward_scoring import (
 )
 from plc_core.engine.stages import (
     StageConfig,
+    check_same_data,
     fit,
     one_process,
     open_stage,
@@ -89,6 +90,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
         reward = _fresh(config)
         if pairs is None:
             pairs = read_pairs(_data(config), progress)
+        check_same_data(run, pairs.fingerprint)
         train, held_out, equal = _split(pairs, reward.tokenizer, config, progress)
         run.update_info(
             data={

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from plc_core.data import DataError
 from plc_core.engine.models import (
@@ -27,14 +27,23 @@ class RewardModel(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
 
 
-def load_reward_model(model: str, dtype: str = "fp32", revision: str | None = None) -> RewardModel:
+def load_reward_model(
+    model: str, dtype: str | None = "fp32", revision: str | None = None
+) -> RewardModel:
     """A reward model from a local folder or the hub: one output, safetensors, no foreign code.
+
+    `dtype` is bf16 or fp32; None is bf16 where there is a GPU and the weights are stored in 16
+    bits, else fp32.
 
     Raises:
         ModelError: where there is no such model, it has no chat template, it has not one output,
             or weights are missing.
     """
     tokenizer, path = tokenizer_and_path(model, revision)
+    if dtype is None:
+        stored = AutoConfig.from_pretrained(path, **at_revision(revision)).dtype
+        short = torch.cuda.is_available() and stored in (torch.bfloat16, torch.float16)
+        dtype = "bf16" if short else "fp32"
     loaded, missing = load_classifier(model, path, dtype, **at_revision(revision))
     if missing:
         raise ModelError(

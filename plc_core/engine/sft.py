@@ -31,6 +31,7 @@ from plc_core.engine.conversations import (
 from plc_core.engine.models import describe, load_policy
 from plc_core.engine.stages import (
     StageConfig,
+    check_same_data,
     fit,
     one_process,
     open_stage,
@@ -79,10 +80,13 @@ def train_sft(config: SftConfig) -> Run:
         set_seed(config.seed)
         model, tokenizer = _model(config)
         conversations = _conversations(config, tokenizer, progress)
+        fingerprint = conversations.fingerprint
+        check_same_data(run, fingerprint)
         run.write_findings(conversations.findings)
         run.update_info(
             data={
                 "source": config.data,
+                "fingerprint": fingerprint,
                 "rows_read": conversations.rows_read,
                 "train": len(conversations.train),
                 "held_out": len(conversations.held_out),

@@ -101,6 +101,17 @@ def open_stage(config: StageConfig, kind: str) -> tuple[Run, Path | None]:
     return run, None if run.is_trained else last_checkpoint(run)
 
 
+def check_same_data(run: Run, fingerprint: str) -> None:
+    """RunError where a run that is resumed was begun on other data."""
+    before = (run.info.get("data") or {}).get("fingerprint", fingerprint)
+    if before != fingerprint:
+        raise RunError(
+            f"The run {run.name!r} cannot go on: its data have changed since it was begun "
+            f"(fingerprint {before} then, {fingerprint} now). Give it the same data, or another "
+            "name."
+        )
+
+
 def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
     """Training arguments of both stages: AdamW, cosine decay, 10 % warm-up, a fixed seed."""
     steps = math.ceil(math.ceil(rows / config.batch_rows) * config.epochs)

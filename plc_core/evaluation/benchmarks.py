@@ -6,45 +6,21 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from plc_core.data.dialogues import Turn, dialogue, is_dialogue, is_visible, shown, turns_of
 from plc_core.data.folders import SourceFile, local_files
 from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError
-from plc_core.data.rules import RowError
 from plc_core.data.world.prompts import held_out_prompts
+from plc_core.evaluation.prompts import Prompt, prompt_of_row
 from plc_core.evaluation.published import PUBLISHED, Published, published_files
 
 WORLD_PROMPTS = 805
 FIRST = 200
 """Prompts of the fixed subset for commercial judges (the paper's evaluation protocol)."""
-
-_FIELDS = ("turns", "messages", "prompt", "instruction", "Instruction", "question", "text")
-_IDS = ("prompt_id", "question_id", "id", "idx", "uid")
-_OTHER_TEXTS = {"chosen", "rejected", "messages"}  # answers, which no metadata should carry
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What a policy is asked, turn by turn.
-
-    Attributes:
-        prompt_id: unique in its benchmark, and the same at every reading.
-        turns: the user's texts; each is asked after the policy's own answer to the one before.
-        history: messages before the first of them, as a system turn or an earlier dialogue.
-        category: "" where there is none.
-        metadata: the other fields of its row.
-    """
-
-    prompt_id: str
-    turns: tuple[str, ...]
-    history: tuple[Turn, ...] = ()
-    category: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,9 +99,14 @@ def load_benchmark(
     if limit is not None and (type(limit) is not int or limit < 1):
         raise DataError(f"limit is a number of prompts, 1 or more; it is {limit!r}.")
     name = str(source)
+    published = PUBLISHED.get(name)
+    if part is not None and (published is not None or name == "world"):
+        raise DataError(
+            f"{name!r} is one benchmark, and has no part {part!r}; its first prompts are had by a "
+            "limit."
+        )
     if name == "world":
         return world_benchmark(limit or WORLD_PROMPTS)
-    published = PUBLISHED.get(name)
     if published is not None:
         found, origin = published_files(name, published, files, revision)
         prompts = _published_prompts(name, published, found, encoding)
@@ -135,8 +116,10 @@ def load_benchmark(
                 f"There is no benchmark {name!r}; the names are {', '.join(PUBLISHED)}, world."
             )
         found, origin = local_files(source, "test", [*PUBLISHED, "world"]), {}
-        rows = _of_part(_rows(found, encoding), (part,) if part else ())
-        prompts = [_prompt(file, number, row, None) for file, number, row in rows]
+        rows = list(_rows(found, encoding))
+        if part is not None:
+            rows = _of_part(source, rows, part)
+        prompts = [prompt_of_row(file, number, row) for file, number, row in rows]
         # It becomes part of file names.
         name = (
             re.sub(r"[^\w+-]+", "-", part or Path(name).name.split(".")[0]).strip("-") or "prompts"
@@ -161,9 +144,13 @@ def world_benchmark(count: int) -> Benchmark:
 def _published_prompts(
     name: str, published: Published, files: list[SourceFile], encoding: str
 ) -> list[Prompt]:
-    rows = _of_part(_rows(files, encoding), published.called)
+    rows = (
+        place
+        for place in _rows(files, encoding)
+        if _benchmark_of(place[2]) in (None, *published.called)
+    )
     prompts = [
-        _prompt(file, number, row, str(place) if published.by_place else None)
+        prompt_of_row(file, number, row, str(place) if published.by_place else None)
         for place, (file, number, row) in enumerate(rows)
         if not published.by_place or place < published.prompts
     ]
@@ -183,79 +170,16 @@ def _rows(files: list[SourceFile], encoding: str) -> Iterator[tuple[Path, int, A
 
 
 def _of_part(
-    rows: Iterable[tuple[Path, int, Any]], names: tuple[str, ...]
-) -> Iterator[tuple[Path, int, Any]]:
-    """The rows whose field `benchmark` is one of the names; all that have no such field."""
-    for path, number, row in rows:
-        said = row.get("benchmark") if isinstance(row, dict) else None
-        if not names or said is None or said in names:
-            yield path, number, row
+    source: Path | str, rows: list[tuple[Path, int, Any]], part: str
+) -> list[tuple[Path, int, Any]]:
+    """The rows whose field `benchmark` is the part's name."""
+    found = [place for place in rows if _benchmark_of(place[2]) == part]
+    if not found:
+        names = sorted({str(name) for _, _, row in rows if (name := _benchmark_of(row))})
+        known = f"there are {', '.join(names)}" if names else "no row has the field benchmark"
+        raise DataError(f"{source} has no part {part!r}: {known}.")
+    return found
 
 
-def _prompt(path: Path, number: int, row: Any, prompt_id: str | None) -> Prompt:
-    try:
-        row = {"prompt": row} if isinstance(row, str) else row
-        if not isinstance(row, dict):
-            raise RowError("wrong-type", f"it is {shown(row)}, not an object")
-        used, history, turns = _asked(row)
-    except RowError as error:
-        raise DataError(f"{path}, row {number}: no prompt to evaluate on: {error}.") from None
-    if not all(is_visible(text) for text in turns):
-        raise DataError(f"{path}, row {number}: a turn of the prompt is empty.")
-    own = next((name for name in _IDS if row.get(name) not in (None, "")), None)
-    if prompt_id is None and own is not None:
-        prompt_id = str(row[own])
-    if prompt_id is None:
-        content = json.dumps([history, turns])
-        prompt_id = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
-    category = next((row[n] for n in ("category", "Skill", "dataset") if row.get(n)), None)
-    meta = row.get("meta")
-    if category is None and isinstance(meta, dict):
-        category = meta.get("category")
-    dropped = {used, *_OTHER_TEXTS}
-    metadata = {k: v for k, v in row.items() if k not in dropped}
-    return Prompt(prompt_id, tuple(turns), tuple(history), str(category or ""), metadata)
-
-
-def _asked(row: Mapping[str, Any]) -> tuple[str, list[Turn], list[str]]:
-    """The field that holds the prompt, the messages before it, and the user's texts."""
-    used = next((name for name in _FIELDS if row.get(name) not in (None, "", [])), None)
-    if used is None and row.get("chosen"):
-        return "chosen", *_before_answer(row["chosen"])
-    if used is None:
-        raise RowError("no-prompt", f"it has the fields {', '.join(map(str, row))}")
-    value = row[used]
-    if used == "messages" and isinstance(value, list) and _ends_with_answer(value):
-        return used, *_before_answer(value)
-    history: list[Turn] = []
-    if isinstance(value, str) and is_dialogue(value):
-        value = dialogue(value)
-        if value[-1] == {"role": "assistant", "content": ""}:
-            value = value[:-1]  # the form ends with "Assistant:" where the answer begins
-    if isinstance(value, str):
-        more = row.get("input") if used.lower() == "instruction" else None
-        texts = [f"{value}\n\n{more}" if isinstance(more, str) and more.strip() else value]
-    elif isinstance(value, list) and all(isinstance(text, str) for text in value):
-        texts = list(value)
-    else:
-        *history, last = turns_of(value, used)
-        if last["role"] != "user":
-            raise RowError("no-prompt", f"{used} ends with the {last['role']}'s turn")
-        texts = [last["content"]]
-    system = row.get("system")
-    if isinstance(system, str) and system.strip() and not history:
-        history = [{"role": "system", "content": system}]
-    return used, history, texts
-
-
-def _ends_with_answer(messages: list[Any]) -> bool:
-    last = messages[-1]
-    return isinstance(last, Mapping) and turns_of([last], "messages")[-1]["role"] == "assistant"
-
-
-def _before_answer(value: Any) -> tuple[list[Turn], list[str]]:
-    """The messages before the last user's, and its text, of a dialogue that ends with an answer."""
-    turns = dialogue(value) if isinstance(value, str) else turns_of(value, "chosen")
-    if len(turns) < 2 or [turn["role"] for turn in turns[-2:]] != ["user", "assistant"]:
-        raise RowError("no-prompt", "its dialogue does not end with a question and its answer")
-    return turns[:-2], [turns[-2]["content"]]
+def _benchmark_of(row: Any) -> Any:
+    return row.get("benchmark") if isinstance(row, dict) else None

@@ -67,7 +67,7 @@ def win_rate_cells(
             result = win_rate(own, other, incomplete)
         except JoinError as error:
             raise JoinError(f"{where}: {error}") from None
-        rows.append(dict(zip(sides, key, strict=True)) | _columns(result))
+        rows.append(dict(zip(sides, key, strict=True)) | win_rate_columns(result))
     if not rows:
         raise JoinError(f"No method but the baseline {baseline!r} was judged.")
     return pd.DataFrame(rows)
@@ -158,7 +158,8 @@ def with_kl(table: pd.DataFrame, kl: Mapping[Any, pd.Series], on: str = "method"
     return result
 
 
-def _columns(result: WinRate) -> dict[str, Any]:
+def win_rate_columns(result: WinRate) -> dict[str, Any]:
+    """The columns of a table that a win rate fills; shares in percent."""
     return {
         "n": result.share.n,
         "wins": result.wins,

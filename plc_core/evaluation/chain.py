@@ -21,8 +21,8 @@ from plc_core.evaluation.policies import LocalPolicy, Policy
 from plc_core.evaluation.standing import (
     Bench,
     EvaluationConfig,
+    has_log_ratios,
     is_answered,
-    is_newer,
     open_bench,
     score_answers,
 )
@@ -58,9 +58,14 @@ def evaluate_runs(
         for bench in benches.values():
             _answer(entry, bench, references, own)
     references.clear()  # a judge may need the memory
-    names = []
+    names: list[str] = []
     for name in config.judges:
         judge = named_judge(name)
+        if judge.name in names:
+            raise RunError(
+                f"Two of the judges {', '.join(config.judges)} have one name in files, "
+                f"{judge.name!r}; ask one of them in an evaluation of its own."
+            )
         names.append(judge.name)
         for entry in entries:
             for bench in benches.values():
@@ -83,9 +88,8 @@ def _answer(
             generate_world(run, len(bench.prompts))
         return
     policies = ("trained",) if entry.policy is not None else ("trained", "reference")
-    ratios = run.path / "generations" / f"{name}-log-probs.parquet"
     wants_ratios = entry.policy is None and "sampled" in bench.decodings
-    fresh = not wants_ratios or is_newer(ratios, run.path / "generations" / f"{name}.parquet")
+    fresh = not wants_ratios or has_log_ratios(run, bench)
     if entry.policy is None and fresh and is_answered(run, bench, policies):
         return
     model = str(run.info.get("config", {}).get("model"))

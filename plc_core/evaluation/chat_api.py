@@ -20,6 +20,7 @@ _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _AGAIN = {408, 409, 425, 429}  # beside all of 500 and above, 529 (overloaded) among them
 _HOPELESS = {401, 403, 404}  # the key, the address or the model: no other request fares better
 _LONGEST_WAIT = 60.0  # seconds between two attempts
+_SECRET = 16  # characters of the shortest key that guards anything
 _DOWN = 3  # requests in a row that failed for good: the server is down
 
 Message = Mapping[str, str]
@@ -139,7 +140,8 @@ def ask_all(
                         if in_a_row >= _DOWN:
                             raise RunError(
                                 f"{server.base_url} does not answer: {in_a_row} requests in a row "
-                                f"failed {server.attempts} times each, the last one with: {error}. "
+                                f"failed {server.attempts} times each, the last one with: "
+                                f"{str(error).rstrip('.')}. "
                                 "What was answered is kept; run again to go on."
                             ) from None
                     else:
@@ -159,6 +161,11 @@ class _Session:
         self.key = os.environ.get(variable, "").strip()
         if not self.key and (server.key_variable or server.api == "anthropic"):
             raise RunError(f"The environment variable {variable} is not set: it holds the key.")
+        if not all("!" <= sign <= "~" for sign in self.key):
+            raise RunError(
+                f"The environment variable {variable} holds a sign that no key has, as white space "
+                "or a letter beyond ASCII. Set it to the key alone."
+            )
         base = server.base_url.rstrip("/")
         if server.api == "anthropic":
             self.url = f"{base}/v1/messages"
@@ -192,8 +199,12 @@ class _Session:
                     if time.monotonic() > deadline:
                         raise _FailedError(f"no whole answer in {self.server.timeout:g} s")
         except httpx.HTTPError as error:  # no connection, a hang, half an answer
-            raise _FailedError(self._shown(f"{type(error).__name__} {error}".strip())) from None
+            raise _FailedError(f"{type(error).__name__} {error}".strip()) from None
         text = b"".join(parts)
+        # Servers and proxies repeat the key, and what they say is shown and kept. An answer is left
+        # as it is where the key is a word, as EMPTY for a server of one's own.
+        if self.key and (reply.status_code != 200 or len(self.key) >= _SECRET):
+            text = text.replace(self.key.encode(), "…".encode())
         if reply.status_code != 200:
             raise self._refusal(reply, text)
         try:
@@ -203,7 +214,7 @@ class _Session:
 
     def _refusal(self, reply: httpx.Response, text: bytes) -> Exception:
         code = reply.status_code
-        said = self._shown(" ".join(text[:300].decode("utf-8", "replace").split()))
+        said = " ".join(text[:300].decode("utf-8", "replace").split())
         if code in _HOPELESS:
             return RunError(f"{self.url} refused the request for {self.server.model!r}, {code}: "
                             f"{said}")  # fmt: skip
@@ -211,10 +222,6 @@ class _Session:
         return _FailedError(
             f"HTTP {code}: {said}", again, _seconds(reply.headers.get("retry-after"))
         )
-
-    def _shown(self, text: str) -> str:
-        # Servers repeat the key in what they say about it.
-        return text.replace(self.key, "…") if self.key else text
 
 
 def _seconds(value: str | None) -> float | None:
@@ -262,4 +269,6 @@ def _reply(api: str, content: Any) -> ChatReply:
         raise _FailedError(
             f"an answer that is not of the API's form: {str(content)[:80]!r}"
         ) from None
-    return ChatReply(text, finished, *counts)
+    # A server may cut a pair of surrogates in two, and no file in UTF-8 holds a half.
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return ChatReply(whole, finished, *counts)

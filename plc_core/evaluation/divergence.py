@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pandas as pd
@@ -83,9 +84,8 @@ def measure_log_ratios(
     }
     table = pa.table(columns, schema=LOG_PROBS)
     path = run.path / "generations" / f"{benchmark}-log-probs.parquet"
-    if path.exists():
+    stays = LOG_PROBS.empty_table()
+    with contextlib.suppress(RunError):  # missing, or damaged: others are measured again
         stays = read_table(path, filters=[("policy", "!=", name)])
-        write_table(path, pa.concat_tables([stays, table]))
-    else:
-        write_table(path, table)
+    write_table(path, pa.concat_tables([stays, table]))
     return table.to_pandas()

@@ -16,6 +16,7 @@ from plc_core.evaluation.judges.named import named_judge
 from plc_core.evaluation.standing import (
     Bench,
     EvaluationConfig,
+    has_log_ratios,
     is_answered,
     open_bench,
     score_answers,
@@ -59,7 +60,8 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
 def _answer(run: Run, bench: Bench) -> None:
     checkpoints = whole_checkpoints(run)
     names = {_name(step): path for step, path in checkpoints.items()}
-    if is_answered(run, bench, ["reference", *names]):
+    known = "sampled" not in bench.labels or has_log_ratios(run, bench, list(names))
+    if known and is_answered(run, bench, ["reference", *names]):
         return
     model = str(run.info["config"]["model"])
     tokenizer = load_tokenizer(model)

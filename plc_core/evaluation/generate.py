@@ -15,7 +15,14 @@ from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
 from plc_core.evaluation.store import ContentStore
-from plc_core.files import RunError, read_json, read_table, write_json, write_table
+from plc_core.files import (
+    RunError,
+    make_folder,
+    read_json,
+    read_table,
+    write_json,
+    write_table,
+)
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.status import now
@@ -176,9 +183,15 @@ def cut_off(generations: pd.DataFrame) -> str:
 def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
     """Put rows into generations/<benchmark>.parquet; those of their policy and decoding go."""
     path = run.path / "generations" / f"{benchmark}.parquet"
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     if path.exists():
-        old = read_table(path)
+        try:
+            old = read_table(path)
+        except RunError as error:
+            raise RunError(
+                f"{error}. Delete it and evaluate again: the file is written anew from the "
+                "answers in the cache."
+            ) from None
         if old.schema != GENERATIONS:
             raise RunError(f"{path} was written by another version; move it away to go on.")
         new = {(row["policy"], row["decoding"]) for row in table.to_pylist()}
@@ -226,6 +239,7 @@ def _answered(
         failed = policy.answer([conversations[i] for i in missing], decoding, keep)
     if failed:
         number, reason = next(iter(failed.items()))
+        reason = reason.rstrip(".")
         raise RunError(
             f"{len(failed):,} of {len(missing):,} prompts could not be answered, as "
             f"{prompts[missing[number]].prompt_id!r}: {reason}. The other answers are kept; run "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from plc_core.analysis.statistics import bootstrap_mean
-from plc_core.evaluation.cells import win_rate_cells
+from plc_core.evaluation.cells import win_rate_cells, win_rate_columns
 from plc_core.evaluation.contestants import GROUP, Contestant
 from plc_core.evaluation.win_rate import Incomplete, JoinError, verdict_win_rate
 from plc_core.files import RunError, read_table
@@ -26,7 +26,8 @@ class Evaluation:
 
     Attributes:
         judged: one row an answer, or a prompt's turns averaged: `CELL`, method, seed, run,
-            prompt_id, category, turns, reward (NaN where the judge gave none).
+            prompt_id, category, turns, characters (of the answers to all turns), reward (NaN where
+            the judge gave none).
         log_ratios: log(pi/pi_ref) of sampled answers, a row a prompt: dataset, model, seed,
             benchmark, method, prompt_id, log_ratio. No rows for servers.
         versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn;
@@ -65,7 +66,7 @@ class Evaluation:
         return cells.assign(note=notes)
 
     def verdict_cells(self) -> pd.DataFrame:
-        """Win rates by the pairwise judges: `CELL`, method, seed, n, win_rate, low, high, …
+        """Win rates by the pairwise judges: `CELL`, method, seed, and as `win_rate_cells` has them.
 
         Turns of a prompt are verdicts of their own, as the judge saw them.
         """
@@ -75,13 +76,10 @@ class Evaluation:
         for key, own in self.versus.groupby([*CELL, "method", "seed"], sort=False):
             names = own["prompt_id"] + "/" + own["turn"].astype(str)
             result = verdict_win_rate(own.set_index(names)["win"], incomplete=self.incomplete)
-            share = result.share
             rows.append(
-                dict(zip([*CELL, "method", "seed"], key, strict=True))
-                | {"n": share.n, "win_rate": 100 * share.mean}
-                | {"low": 100 * share.low, "high": 100 * share.high, "note": result.note}
+                dict(zip([*CELL, "method", "seed"], key, strict=True)) | win_rate_columns(result)
             )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).drop(columns="p_wilcoxon")  # verdicts have no sizes
 
     def kl(self) -> pd.DataFrame:
         """KL to the start, nats a response: dataset, model, method, seed, kl, kl_low, kl_high, n.
@@ -152,17 +150,19 @@ def read_evaluation(
     categories = {name: _categories(entries[0].run, name) for name in labels}
     for entry in entries:
         for benchmark, decodings in labels.items():
+            lengths = _lengths(entry.run, benchmark)
             for judge in judges:
                 scores = entry.run.table(f"judgements/{judge}-{benchmark}.parquet")
                 for kind, label in decodings.items():
                     own = scores[scores["decoding"] == label]
                     where = {"benchmark": benchmark, "judge": judge, "decoding": kind}
-                    frames.append(_side(own, entry, "trained", entry.method, where))
+                    sizes_of = lengths[lengths["decoding"] == label]
+                    frames.append(_side(own, entry, "trained", entry.method, where, sizes_of))
                     # One reference a group: the baseline's run has its answers.
                     if entry.method == baseline and "reference" in set(own["policy"]):
-                        frames.append(_side(own, entry, "reference", SFT, where))
+                        frames.append(_side(own, entry, "reference", SFT, where, sizes_of))
             if "sampled" in decodings:
-                ratios.append(_log_ratios(entry, benchmark, decodings["sampled"]))
+                ratios.append(_log_ratios(entry, benchmark, decodings["sampled"], scores))
     judged = pd.concat(frames, ignore_index=True)
     pairs = zip(judged["benchmark"], judged["prompt_id"], strict=True)
     judged["category"] = [categories[name].get(prompt, "") for name, prompt in pairs]
@@ -180,8 +180,22 @@ def _categories(run: Run, benchmark: str) -> dict[str, str]:
     return dict(zip(table["prompt_id"].to_pylist(), table["category"].to_pylist(), strict=True))
 
 
+def _lengths(run: Run, benchmark: str) -> pd.DataFrame:
+    """Characters of the answers to a prompt, all turns together, by policy and decoding."""
+    path = run.path / "generations" / f"{benchmark}.parquet"
+    keys = ["policy", "decoding", "prompt_id"]
+    answers = read_table(path, [*keys, "response"]).to_pandas()
+    answers["characters"] = answers["response"].str.len()
+    return answers.groupby(keys, sort=False)["characters"].sum().reset_index()
+
+
 def _side(
-    scores: pd.DataFrame, entry: Contestant, policy: str, method: str, where: Mapping[str, str]
+    scores: pd.DataFrame,
+    entry: Contestant,
+    policy: str,
+    method: str,
+    where: Mapping[str, str],
+    lengths: pd.DataFrame,
 ) -> pd.DataFrame:
     own = scores[scores["policy"] == policy]
     if own.empty:
@@ -197,6 +211,7 @@ def _side(
     # A prompt's reward is the mean of its turns'; one that is missing makes it missing.
     turns = own.groupby("prompt_id", sort=False)["reward"]
     mean = turns.mean().where(turns.count() == turns.size())
+    known = lengths[lengths["policy"] == policy].set_index("prompt_id")["characters"]
     return pd.DataFrame(
         {
             "dataset": entry.dataset,
@@ -207,6 +222,7 @@ def _side(
             "run": entry.run.name,
             "prompt_id": mean.index,
             "turns": turns.size().to_numpy(),
+            "characters": known.reindex(mean.index).to_numpy(),
             "reward": mean.to_numpy(),
         }
     )
@@ -225,7 +241,9 @@ def _check_turns(judged: pd.DataFrame) -> None:
         )
 
 
-def _log_ratios(entry: Contestant, benchmark: str, label: str) -> pd.DataFrame | None:
+def _log_ratios(
+    entry: Contestant, benchmark: str, label: str, scores: pd.DataFrame
+) -> pd.DataFrame | None:
     """None where there are none: of a server, or not measured."""
     path = f"generations/{benchmark}-log-probs.parquet"
     if not (entry.run.path / path).exists():
@@ -236,6 +254,14 @@ def _log_ratios(entry: Contestant, benchmark: str, label: str) -> pd.DataFrame |
     own = table[table["decoding"] == label]
     own = own[own["policy"] == "trained"] if "policy" in own else own
     ratio = own["policy_logp"] - own["reference_logp"]
+    judged = scores[(scores["policy"] == "trained") & (scores["decoding"] == label)]
+    turns = [sorted(zip(t["prompt_id"], t["turn"], strict=True)) for t in (own, judged)]
+    if turns[0] != turns[1] or ratio.isna().any():
+        raise RunError(
+            f"{entry.run.path / path} has {int(ratio.notna().sum()):,} log-ratios, and "
+            f"{len(judged):,} sampled answers were judged: a KL over other answers would not be "
+            "theirs. Delete the file and evaluate again."
+        )
     mean = ratio.groupby(own["prompt_id"], sort=False).mean()
     where = dict(zip(GROUP, entry.group, strict=True))
     columns = {"benchmark": benchmark, "method": entry.method}

@@ -10,7 +10,10 @@ annotations of two "gamed" models with every call, and these exist for AlpacaEva
 instructions against its own baseline only. What follows is its formula without them
 ("length_controlled_minimal", and "length_controlled_noreg" with a difficulty of the caller's),
 fitted as there: L1-penalised, no free intercept, the penalty chosen by five-fold cross-validation.
-On the same verdicts alpaca_eval's fit gives the same numbers to all digits (the tests say so).
+On the same verdicts alpaca_eval's fit gives the same numbers: to all digits in the tests, and to
+0.01 points where liblinear stops elsewhere.
+
+`length_controlled` is for one comparison; `length_controlled_cells` for a whole evaluation.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
 from plc_core.analysis.statistics import LEVEL, Floats, MeanInterval
+from plc_core.evaluation.agreement import verdicts
+from plc_core.evaluation.judged import CELL, Evaluation
 from plc_core.evaluation.win_rate import JoinError, join_prompts
 
 _FOLDS = 5
@@ -98,6 +103,75 @@ def length_controlled(
     return LengthControl(
         share, float(won.mean()), float(weights[0]), float(difference.mean()), not weights.any()
     )
+
+
+def length_controlled_cells(
+    evaluation: Evaluation, baseline: str | None = None, resamples: int = 200
+) -> pd.DataFrame:
+    """Win rates at equal lengths in characters, one row a cell, method and seed.
+
+    Args:
+        evaluation: judged answers.
+        baseline: the method that win rates are against; None takes the evaluation's.
+        resamples: of the bootstrap over prompts.
+
+    Returns:
+        `CELL`, method, seed, n; win_rate, lc, lc_low, lc_high (percent); characters (mean
+        difference to the baseline's answers), note.
+
+    Raises:
+        JoinError: where two sides do not answer the same prompts.
+    """
+    against = baseline or evaluation.baseline
+    names = [*CELL, "seed", "method"]
+    sides = {
+        tuple(key): own.set_index("prompt_id")
+        for key, own in evaluation.judged.groupby(names, sort=False)
+    }
+    rows = []
+    for key, own in sides.items():
+        *cell, method = key
+        if method == against:
+            continue
+        other = sides.get((*cell, against))
+        if other is None:
+            raise JoinError(f"{', '.join(map(str, key))}: there are no answers of {against!r}.")
+        won = verdicts(own["reward"], other["reward"], evaluation.incomplete)
+        mine, theirs = (side["characters"].reindex(won.index) for side in (own, other))
+        found = length_controlled(won, mine, theirs, resamples=resamples)
+        numbers = [100 * value for value in (found.raw, *found.share[:3])]
+        rows.append(
+            dict(zip(names, key, strict=True))
+            | {"n": found.share.n}
+            | dict(zip(("win_rate", "lc", "lc_low", "lc_high"), numbers, strict=True))
+            | {"characters": found.mean_difference}
+            | {"note": "50 is the penalty's answer, not the data's" if found.collapsed else ""}
+        )
+    if not rows:
+        raise JoinError(f"No method but the baseline {against!r} was judged.")
+    return pd.DataFrame(rows)
+
+
+def lengths_shown(cells: pd.DataFrame) -> pd.DataFrame:
+    """Length-controlled cells as text: a row a method, for each judge and decoding the win rate as
+    it is and at equal lengths, with its 95 % interval; over seeds or benchmarks their mean. A star
+    where the penalty left nothing of the data.
+    """
+    rows: dict[str, dict[tuple[str, str], str]] = {}
+    for key, own in cells.groupby(["method", "judge", "decoding"], sort=False):
+        method, judge, decoding = map(str, key)
+        row = rows.setdefault(method, {})
+        head = f"{judge}, {decoding}"
+        row[head, "WR"] = f"{own['win_rate'].mean():.1f}"
+        text = f"{own['lc'].mean():.1f}"
+        if len(own) == 1:
+            line = own.iloc[0]
+            text += f" [{line['lc_low']:.1f}, {line['lc_high']:.1f}]"
+        row[head, "WR at equal lengths"] = text + ("*" if own["note"].any() else "")
+        row[head, "characters longer"] = f"{own['characters'].mean():+.1f}"
+    frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
+    columns = pd.MultiIndex.from_tuples([*frame.columns.to_flat_index()])
+    return frame.set_axis(columns, axis=1).fillna("–")
 
 
 def _equal_lengths(design: Floats, weights: Floats) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from plc_core.analysis.statistics import mean_interval
-from plc_core.evaluation.cells import over_cells
+from plc_core.evaluation.cells import over_cells, over_seeds
 from plc_core.evaluation.judged import CELL, SFT, Evaluation
 from plc_core.evaluation.kl_matching import TOLERANCE
 from plc_core.evaluation.win_rate import JoinError, win_rate
@@ -167,12 +167,16 @@ def mean_and_worst(
 ) -> pd.DataFrame:
     """Mean and worst of each method's cells: decoding, method, cells, mean, worst, worst_cell.
 
+    A cell of several seeds is their mean.
+
     Raises:
         JoinError: where methods do not have the same cells.
     """
     known = table[table["win_rate"].notna()]
     if known.empty:
         raise JoinError("There are no win rates to average.")
+    if len(set(known["seed"])) > 1:
+        known = over_seeds(known, [*keys, "decoding"])
     return over_cells(known, keys, by=["decoding"])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.data.world import RESPONSE_TOKENS
@@ -73,24 +74,44 @@ def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
     path = run.path / "generations" / f"{bench.prompts.name}.parquet"
     if not is_newer(path, trained_checkpoint(run) / "trainer_state.json"):
         return False
-    table = read_table(path)
+    try:
+        table = read_table(path)
+    except RunError:  # damaged
+        return False
     if not {"prompt_id", "turn", "conversation"} <= set(table.column_names):
         return False
     if bench.decodings is not None and not _has_record(path, bench, policies):
         return False
     frame = table.select(["prompt_id", "turn", "policy", "decoding"]).to_pandas()
-    wanted = {
+    return all(
+        _covers(frame, bench, policy, label)
+        for policy in policies
+        for label in bench.labels.values()
+    )
+
+
+def has_log_ratios(run: Run, bench: Bench, policies: Sequence[str] = ("trained",)) -> bool:
+    """Whether the log-probs of just the sampled answers are there, measured after these."""
+    path = run.path / "generations" / f"{bench.prompts.name}-log-probs.parquet"
+    if not is_newer(path, run.path / "generations" / f"{bench.prompts.name}.parquet"):
+        return False
+    try:
+        frame = read_table(path, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+    except RunError:
+        return False
+    return all(_covers(frame, bench, policy, bench.labels["sampled"]) for policy in policies)
+
+
+def _covers(frame: pd.DataFrame, bench: Bench, policy: str, label: str) -> bool:
+    """Whether a policy has a row for every turn of every prompt, once."""
+    own = frame[(frame["policy"] == policy) & (frame["decoding"] == label)]
+    have = list(zip(own["prompt_id"], own["turn"], strict=True))
+    wanted = [
         (prompt.prompt_id, turn)
         for prompt in bench.prompts.prompts
         for turn in range(1, len(prompt.turns) + 1)
-    }
-    for policy in policies:
-        for label in bench.labels.values():
-            own = frame[(frame["policy"] == policy) & (frame["decoding"] == label)]
-            have = set(zip(own["prompt_id"], own["turn"], strict=True))
-            if have != wanted or len(own) != len(wanted):
-                return False
-    return True
+    ]
+    return sorted(have) == sorted(wanted)
 
 
 def _has_record(path: Path, bench: Bench, policies: Sequence[str]) -> bool:
@@ -109,8 +130,11 @@ def _has_record(path: Path, bench: Bench, policies: Sequence[str]) -> bool:
 
 
 def is_newer(path: Path, than: Path) -> bool:
-    """Whether `path` is there and was written after `than`."""
-    return path.exists() and path.stat().st_mtime_ns >= than.stat().st_mtime_ns
+    """Whether both files are there and `path` was written after `than`."""
+    try:
+        return path.stat().st_mtime_ns >= than.stat().st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def score_answers(run: Run, benchmark: str, judge: Judge) -> None:
@@ -124,12 +148,13 @@ def _is_judged(path: Path, answers: Path, judge: Judge) -> bool:
     """Whether this judge's scores of just these answers are there."""
     if not is_newer(path, answers):
         return False
+    keys = ["prompt_id", "turn", "policy", "decoding"]
     try:
         said = read_json(path.with_suffix(".json"))
-    except RunError:
+        judged = read_table(path, keys)
+    except RunError:  # damaged
         return False
     if any(said.get(k) != v for k, v in judge.record.items() if k != "usage"):
         return False
-    keys = ["prompt_id", "turn", "policy", "decoding"]
     # As values: text of one file may be typed as large text, and is the same text.
-    return read_table(path, keys).to_pylist() == read_table(answers, keys).to_pylist()
+    return judged.to_pylist() == read_table(answers, keys).to_pylist()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from plc_core.evaluation.cells import over_cells
+from plc_core.evaluation.cells import over_cells, over_seeds
 from plc_core.evaluation.win_rate import JoinError
 
 Form = Literal["plain", "markdown", "latex"]
@@ -164,7 +164,8 @@ def win_table(
 
     Args:
         cells: as `win_rate_cells` or `over_seeds` give them: the columns `keys`, `column`,
-            win_rate (percent), and where there are any n, low, high, sd, seeds, note, kl.
+            win_rate (percent), and where there are any n, low, high, sd, seeds, note, kl. Rows of
+            several seeds become their mean ± standard deviation, as `over_seeds` has it.
         keys: what makes a row; the last is the method, the others are groups, within which the
             best is marked.
         column: what makes a column.
@@ -184,6 +185,7 @@ def win_table(
             raise JoinError(f"The win rates lack the columns {', '.join(absent)}.")
     if cells.empty:
         raise JoinError("There are no win rates to show.")
+    cells, notes = _without_seeds(cells, wanted)
     for name, table in (("win rates", cells), ("published win rates", published)):
         if table is not None and (twice := table[table.duplicated(wanted)]).size:
             first = ", ".join(map(str, twice[wanted].iloc[0]))
@@ -192,7 +194,6 @@ def win_table(
     if published is not None:
         beside = published[[*wanted, "win_rate"]].rename(columns={"win_rate": "published"})
         long = long.merge(beside, on=wanted, how="left", validate="one_to_one")
-    notes = []
     if "note" in long:
         for line in long[long["note"].fillna("") != ""].to_dict("records"):
             notes.append(f"{', '.join(str(line[c]) for c in wanted)}: {line['note']}")
@@ -206,6 +207,19 @@ def win_table(
         who = ", ".join(map(str, row if isinstance(row, tuple) else (row,)))
         notes.append(f"{who}: {count} of {long[column].nunique()} columns, so there are no means")
     return WinTable(long, tuple(keys), column, digits, notes)
+
+
+def _without_seeds(cells: pd.DataFrame, wanted: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The cells with several seeds of one as their mean, and what was said of single seeds."""
+    keys = [name for name in wanted if name != "method"]
+    if "seed" not in cells or "method" not in wanted or not cells.duplicated(list(wanted)).any():
+        return cells, []
+    said = cells[cells["note"].fillna("") != ""] if "note" in cells else cells.iloc[:0]
+    notes = [
+        f"{', '.join(str(line[c]) for c in wanted)}, seed {line['seed']}: {line['note']}"
+        for line in said.to_dict("records")
+    ]
+    return over_seeds(cells, keys), notes
 
 
 def _flat(table: pd.DataFrame) -> pd.DataFrame:

@@ -33,7 +33,7 @@ class JoinReport(NamedTuple):
     matched: int  # on both sides, with a number on each
     missing: int  # the baseline has them, the other side does not
     extra: int  # the baseline does not have them
-    without_number: int  # on both sides, but NaN on one
+    without_number: int  # on both sides, but NaN on one, or infinite on both
 
     @property
     def complete(self) -> bool:
@@ -150,9 +150,13 @@ def join_prompts(
     missing = baseline.index.difference(own.index)
     extra = own.index.difference(baseline.index)
     common = own.index[own.index.isin(baseline.index)]
-    left = own.loc[common].to_numpy(dtype=np.float64)
-    right = baseline.loc[common].to_numpy(dtype=np.float64)
-    known = ~(np.isnan(left) | np.isnan(right))
+    try:
+        left = own.loc[common].to_numpy(dtype=np.float64)
+        right = baseline.loc[common].to_numpy(dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise JoinError(f"Not all {names[0]} and {names[1]} are numbers: {error}.") from None
+    with np.errstate(invalid="ignore"):
+        known = ~np.isnan(left - right)
     report = JoinReport(int(known.sum()), len(missing), len(extra), int((~known).sum()))
     if incomplete == "error":
         _refuse(own, baseline, missing, extra, common[~known], names)
@@ -181,7 +185,8 @@ def _refuse(
         raise JoinError(f"The two sides answer different prompts: {' and '.join(parts)}.{hint}")
     if len(without):
         raise JoinError(
-            f"{len(without)} of {len(own)} {names[0]} are NaN on one side, as {_some(without)}."
+            f"{len(without)} of {len(own)} {names[0]} are NaN on one side, or infinite on both, as "
+            f"{_some(without)}."
         )
 
 

@@ -22,7 +22,14 @@ from plc_core.engine.packing import PairCollator
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.generate import GENERATIONS
-from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
+from plc_core.files import (
+    RunError,
+    cache_dir,
+    exclusive,
+    make_folder,
+    read_table,
+    write_table,
+)
 from plc_core.progress import Progress
 from plc_core.runs import Run
 
@@ -51,7 +58,7 @@ def generate_world(run: Run, count: int) -> pd.DataFrame:
             _responses(trained, reference, "trained", tokenizer, prompts, ids, collator, progress),
         ]
         generations = pd.concat(frames, ignore_index=True)
-        (run.path / "generations").mkdir(exist_ok=True)
+        make_folder(run.path / "generations")
         write_table(
             run.path / "generations" / "world.parquet",
             pa.Table.from_pandas(generations, preserve_index=False),

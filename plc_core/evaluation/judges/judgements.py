@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.files import RunError, write_json, write_table
+from plc_core.files import (
+    RunError,
+    make_folder,
+    read_json,
+    read_table,
+    write_json,
+    write_table,
+)
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.status import now
@@ -137,7 +145,8 @@ def compare_generations(
 ) -> pd.DataFrame:
     """Let a judge compare a run's answers with those of a baseline to the same prompts.
 
-    Writes judgements/<judge>-<benchmark>-against-<baseline>.parquet in the schema `VERDICTS`.
+    Writes judgements/<judge>-<benchmark>-against-<baseline>.parquet in the schema `VERDICTS`. Rows
+    of other policies and decodings stay there, if the judge and its seed are still the same.
 
     Raises:
         RunError: where one of the two has no answers, or they do not answer the same prompts, with
@@ -234,10 +243,47 @@ def _written(
     schema: pa.Schema,
 ) -> pd.DataFrame:
     path = run.path / "judgements" / f"{name}.parquet"
-    path.parent.mkdir(exist_ok=True)
-    table = pa.table(columns, schema=schema)
-    write_table(path, table)
-    missing = table["problem"].length() - table["problem"].null_count
-    counts = {"rows": len(table), "without_verdict": missing, "written": now()}
-    write_json(path.with_suffix(".json"), judge.record | counts)
+    make_folder(path.parent)
+    table = whole = pa.table(columns, schema=schema)
+    record = judge.record
+    earlier = _earlier(path, record)
+    if earlier is not None:
+        if schema is VERDICTS:
+            whole = pa.concat_tables([_others(path, table), table])
+        record = record | {"usage": _together(earlier.get("usage"), record.get("usage"))}
+    write_table(path, whole)
+    missing = whole["problem"].length() - whole["problem"].null_count
+    counts = {"rows": len(whole), "without_verdict": missing, "written": now()}
+    write_json(path.with_suffix(".json"), record | counts)
     return table.to_pandas()
+
+
+def _earlier(path: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What was recorded of the file, if this judge made it with these settings."""
+    try:
+        said = read_json(path.with_suffix(".json"))
+    except RunError:  # there is none
+        return None
+    same = all(said.get(name) == value for name, value in record.items() if name != "usage")
+    return said if same else None
+
+
+def _others(path: Path, table: pa.Table) -> pa.Table:
+    """The rows of the file that are of other policies or decodings than those of `table`."""
+    try:
+        old = read_table(path)
+    except RunError:  # damaged: what it held is in the cache
+        return table.schema.empty_table()
+    names = ["policy", "decoding", "baseline_policy"]
+    new = {tuple(row.values()) for row in table.select(names).to_pylist()}
+    stays = [tuple(row.values()) not in new for row in old.select(names).to_pylist()]
+    return old.filter(pa.array(stays, pa.bool_())).cast(table.schema)
+
+
+def _together(before: Any, now: Any) -> Any:
+    """What a file's verdicts took over all calls that wrote it."""
+    if not before or not now:
+        return now
+    added = ("requests", "input_tokens", "output_tokens", "cost")
+    both = {name: (before[name], now[name]) for name in added}
+    return now | {n: None if None in pair else sum(pair) for n, pair in both.items()}

@@ -39,7 +39,9 @@ _KEPT = pa.schema(
 
 @dataclass
 class Usage:
-    """What was asked of the API since the judge was made; verdicts found in the cache are free.
+    """What the last call asked of the API; verdicts found in the cache are free.
+
+    The record of a file of judgements adds up the calls that wrote it.
 
     Attributes:
         requests: that were answered, the unreadable ones among them.
@@ -87,7 +89,7 @@ class LLMJudge:
         self.name = file_name(server.model)
         self.server, self.seed, self.attempts, self.price = server, seed, attempts, price
         self.max_tokens, self.temperature = max_tokens, temperature
-        self.usage = Usage(cost=None if price is None else 0.0)
+        self.usage = self._nothing()
         settings = {"max_tokens": max_tokens, "temperature": temperature}
         self._store = ContentStore("verdicts", server.identity | settings, _KEPT)
 
@@ -139,6 +141,9 @@ class LLMJudge:
             verdicts[number] = Verdict(place, swapped[number], problem)
         return verdicts
 
+    def _nothing(self) -> Usage:
+        return Usage(cost=None if self.price is None else 0.0)
+
     def _swaps(self, prompt_id: str, turn: int) -> bool:
         """Whether the other answer comes first: the same for every method that is compared."""
         digest = hashlib.sha256(json.dumps([self.seed, prompt_id, turn]).encode()).digest()
@@ -153,7 +158,8 @@ class LLMJudge:
         """For each question its verdict, or None and the problem."""
         keys = [content_hash(messages) for messages in asked]
         left = list({key: i for i, key in enumerate(keys) if key not in self._store}.values())
-        self.usage.found += len(keys) - len(left)
+        self.usage = self._nothing()
+        self.usage.found = len(keys) - len(left)
         problems: dict[str, str] = {}
         failed: dict[int, str] = {}
         with (
@@ -181,6 +187,8 @@ class LLMJudge:
 
                 failed |= {left[n]: why for n, why in ask_all(self.server, requests, keep).items()}
                 left = [i for i in left if keys[i] in problems]
+        # One that the server failed at may have been answered at a later attempt.
+        failed = {i: why for i, why in failed.items() if keys[i] not in self._store}
         if failed:
             reason = next(iter(failed.values()))
             raise RunError(

@@ -11,13 +11,12 @@ from plc_core.files import RunError
 Judge = GoldJudge | RewardModelJudge | LLMJudge
 
 
-def named_judge(name: str, dtype: str = "fp32") -> Judge:
+def named_judge(name: str) -> Judge:
     """The judge of a name.
 
     Args:
         name: "gold" of the embedded world; "anthropic:<model>"; "openai:<model>@<base URL>" for any
             compatible server; or a reward model, a local folder or a name on the hub.
-        dtype: of a reward model, "bf16" or "fp32".
 
     Raises:
         RunError: for a server without an address.
@@ -33,7 +32,7 @@ def named_judge(name: str, dtype: str = "fp32") -> Judge:
         if not address:
             raise RunError(f"The judge {name!r} needs an address, as openai:{model}@http://…/v1.")
         return LLMJudge(ChatServer(model, address, "openai"))
-    return RewardModelJudge(name, dtype, name=_short(name))
+    return RewardModelJudge(name, name=_short(name))
 
 
 def _short(name: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from plc_core.data import DataError
-from plc_core.engine.models import model_identity
+from plc_core.engine.models import DTYPES, model_identity
 from plc_core.engine.reward_scoring import (
     RewardModel,
     dialogue_ids,
@@ -40,7 +40,7 @@ class RewardModelJudge:
 
     Args:
         model: a local folder, or a name on the hub, as `SKYWORK`.
-        dtype: "bf16" or "fp32".
+        dtype: "bf16" or "fp32"; by itself as the weights are stored, and fp32 without a GPU.
         device: by itself a GPU, if there is one.
         batch_tokens: of a batch, padding included; answers of like length are scored together. By
             itself 16,384, and 1,024 on a CPU, whose caches larger ones leave.
@@ -55,7 +55,7 @@ class RewardModelJudge:
     def __init__(
         self,
         model: Path | str = SKYWORK,
-        dtype: str = "bf16",
+        dtype: str | None = None,
         device: str | None = None,
         batch_tokens: int | None = None,
         name: str | None = None,
@@ -72,7 +72,7 @@ class RewardModelJudge:
             "judge": str(model),
             "revision": self.revision,
             "weights": settings["model"],
-            "dtype": dtype,
+            "dtype": next(name for name, kind in DTYPES.items() if kind == self.model.dtype),
         }
 
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:

@@ -1,0 +1,296 @@
+"""A sceptic computes a whole table again from the files of the run folders.
+
+Nothing of the project's statistics is used here: Parquet files are read with pandas, and what
+follows is numpy, scipy and the standard library.
+"""
+
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize, stats
+
+from plc_core import TrainConfig, train
+from plc_core.evaluation.agreement import agreement, verdicts
+from plc_core.evaluation.chain import evaluate_runs
+from plc_core.evaluation.contestants import contestants
+from plc_core.evaluation.length_control import length_controlled_cells, lengths_shown
+from plc_core.evaluation.results import mean_and_worst, results
+from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.tables import win_table
+from tests.chat_server import serving
+
+N = 80
+METHODS = {"DPO": {"objective": "dpo"}, "PLC-DPO": {"objective": "plc"}}
+DECODINGS = ("greedy", "sampled")
+
+
+def reply(body):
+    """A judge that likes long answers: alone by their length, side by side the longer one."""
+    text = body["messages"][-1]["content"]
+    shown = re.findall(r"Start of Assistant\S* ?\S* Answer\]\n(.*?)\n\[The End", text, re.S)
+    if len(shown) == 2:
+        a, b = map(len, shown)
+        return f"[[{'C' if a == b else 'A' if a > b else 'B'}]]", None
+    return f"Rating: [[{1 + len(shown[0].split()) // 8 % 10}]]", None
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("runs"))
+    small = {"num_pairs": 96, "batch_pairs": 8, "pairs_per_forward": 8, "learning_rate": 2e-3}
+    runs = {
+        method: train(TrainConfig(name=f"run{n}", runs_dir=folder, flip_rate=0.3, **small, **own))
+        for n, (method, own) in enumerate(METHODS.items())
+    }
+    with serving("openai", reply) as server:
+        name = f"openai:long@{server.url}/v1"
+        config = EvaluationConfig(eval_prompts=N, judges=["gold", name], pairwise_judges=[name])
+        evaluation = evaluate_runs(contestants(runs), config)
+    return runs, evaluation
+
+
+def read(run, relative):
+    return pd.read_parquet(run.path / relative)
+
+
+def rewards(runs, method, judge, decoding):
+    """Rewards by prompt id; those of SFT are in the baseline's folder."""
+    run, policy = (runs["DPO"], "reference") if method == "SFT" else (runs[method], "trained")
+    table = read(run, f"judgements/{judge}-world.parquet")
+    own = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
+    assert own["prompt_id"].is_unique
+    return own.set_index("prompt_id")["reward"].sort_index()
+
+
+def answers(runs, method, decoding):
+    run, policy = (runs["DPO"], "reference") if method == "SFT" else (runs[method], "trained")
+    table = read(run, "generations/world.parquet")
+    own = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
+    return own.set_index("prompt_id").sort_index()
+
+
+def outcomes(own, other):
+    return np.sign(own - other.loc[own.index]).to_numpy()
+
+
+def interval(values):
+    drawn = np.random.default_rng(5).choice(values, (4000, len(values)))
+    return np.quantile(drawn.mean(1), [0.025, 0.975])
+
+
+def sign_test(wins, losses):
+    """Two-sided, exact: twice the smaller tail, which for a fair coin is what it is."""
+    n, k = wins + losses, min(wins, losses)
+    if n == 0:
+        return math.nan
+    tail = sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+    return min(1.0, 2 * tail)
+
+
+def test_every_win_rate_interval_and_test(made):
+    runs, evaluation = made
+    cells = evaluation.cells()
+    table = results(evaluation)
+    assert len(cells) == 2 * 2 * 2  # judges, decodings, SFT and PLC-DPO
+    for line in cells.to_dict("records"):
+        own, base = (
+            rewards(runs, method, line["judge"], line["decoding"])
+            for method in (line["method"], "DPO")
+        )
+        signs = outcomes(own, base)
+        counts = [int((signs == value).sum()) for value in (1, 0, -1)]
+        assert line["n"] == len(own) == len(base) == N
+        assert [line["wins"], line["ties"], line["losses"]] == counts
+        assert line["win_rate"] == pytest.approx(100 * (counts[0] + counts[1] / 2) / N)
+        low, high = 100 * interval((signs + 1) / 2)
+        assert (line["low"], line["high"]) == pytest.approx((low, high), abs=1.5)
+        assert line["p_sign"] == pytest.approx(sign_test(counts[0], counts[2]), nan_ok=True)
+        ranks = stats.wilcoxon(own - base, zero_method="pratt").pvalue
+        assert line["p_wilcoxon"] == pytest.approx(ranks, nan_ok=True)
+        keys = ["judge", "decoding", "method"]
+        same = table.set_index(keys).loc[tuple(line[key] for key in keys)]
+        assert same["win_rate"] == line["win_rate"]
+        assert same["reward"] == pytest.approx(own.mean())
+        reward_low, reward_high = interval(own.to_numpy())
+        spread = own.std() / math.sqrt(N)
+        assert same["reward_low"] == pytest.approx(reward_low, abs=0.2 * spread)
+        assert same["reward_high"] == pytest.approx(reward_high, abs=0.2 * spread)
+
+
+def test_the_kl_and_the_control(made):
+    runs, evaluation = made
+    table = results(evaluation)
+    kl = {}
+    for method in METHODS:
+        own = answers(runs, method, "sampled")
+        ratios = own["policy_logp"] - own["reference_logp"]
+        kl[method] = ratios.mean()
+        lines = table[table["method"] == method]
+        assert lines["kl"].tolist() == pytest.approx([kl[method]] * len(lines))
+        low, high = interval(ratios.to_numpy())
+        spread = ratios.std() / math.sqrt(N)
+        assert lines["kl_low"].iloc[0] == pytest.approx(low, abs=0.2 * spread)
+        assert lines["kl_high"].iloc[0] == pytest.approx(high, abs=0.2 * spread)
+    plc = table[table["method"] == "PLC-DPO"]
+    assert set(plc["control"]) == {"DPO"}
+    assert plc["control_kl"].tolist() == pytest.approx([kl["DPO"]] * len(plc))
+    assert plc["over"].tolist() == plc["win_rate"].tolist()  # the only control is the baseline
+
+
+def test_the_verdicts_of_the_pairwise_judge_in_both_decodings(made):
+    """From the file of verdicts, and once more from the answers, as the judge decides by length."""
+    runs, evaluation = made
+    stored = read(runs["PLC-DPO"], "judgements/long-world-against-run0.parquet")
+    assert stored.groupby("decoding").size().to_dict() == dict.fromkeys(DECODINGS, N)
+    cells = evaluation.verdict_cells().set_index("decoding")
+    assert set(cells["method"]) == {"PLC-DPO"}
+    for decoding, own in stored.groupby("decoding"):
+        won = own["win"].to_numpy()
+        place = {"A": 1.0, "B": 0.0, "tie": 0.5}
+        shown = own["verdict"].map(place)
+        assert won.tolist() == np.where(own["swapped"], 1 - shown, shown).tolist()
+        assert cells.loc[decoding, "n"] == N
+        counts = [int((won == value).sum()) for value in (1, 0.5, 0)]
+        assert cells.loc[decoding, ["wins", "ties", "losses"]].tolist() == counts
+        assert cells.loc[decoding, "p_sign"] == pytest.approx(sign_test(counts[0], counts[2]))
+        assert cells.loc[decoding, "win_rate"] == pytest.approx(100 * won.mean())
+        low, high = 100 * interval(won)
+        assert cells.loc[decoding, "low"] == pytest.approx(low, abs=1.5)
+        assert cells.loc[decoding, "high"] == pytest.approx(high, abs=1.5)
+        sides = [answers(runs, method, decoding)["response"] for method in ("PLC-DPO", "DPO")]
+        ids = own["prompt_id"]
+        gap = (sides[0].loc[ids].str.len() - sides[1].loc[ids].str.len()).to_numpy()
+        assert won.tolist() == ((np.sign(gap) + 1) / 2).tolist()
+    record = json.loads(
+        (runs["PLC-DPO"].path / "judgements/long-world-against-run0.json").read_text()
+    )
+    assert record["rows"] == 2 * N
+    asked = {
+        (line["prompt_id"], decoding)
+        for decoding in DECODINGS
+        for line in stored[stored["decoding"] == decoding].to_dict("records")
+        if answers(runs, "PLC-DPO", decoding)["response"][line["prompt_id"]]
+        != answers(runs, "DPO", decoding)["response"][line["prompt_id"]]
+    }
+    # Where sampling gave both the greedy answers there is nothing to ask again.
+    assert 0 < record["usage"]["requests"] <= len(asked)
+    assert record["usage"]["input_tokens"] == 100 * record["usage"]["requests"]
+
+
+def test_the_mean_and_the_worst_over_families(made):
+    runs, evaluation = made
+    found = mean_and_worst(results(evaluation.only(judge="gold").by_category()))
+    for line in found.to_dict("records"):
+        own, base = (
+            rewards(runs, method, "gold", line["decoding"]) for method in (line["method"], "DPO")
+        )
+        family = answers(runs, "DPO", line["decoding"])["category"].loc[own.index]
+        shares = pd.Series((outcomes(own, base) + 1) / 2, own.index).groupby(family).mean()
+        assert line["cells"] == len(shares) > 1
+        assert line["mean"] == pytest.approx(100 * shares.mean())
+        assert line["worst"] == pytest.approx(100 * shares.min())
+        assert 100 * shares[line["worst_cell"].split(", ")[-1]] == pytest.approx(line["worst"])
+
+
+def test_the_agreement_of_both_judges(made):
+    runs, evaluation = made
+    for decoding in DECODINGS:
+        signs, series = [], []
+        for judge in ("gold", "long"):
+            own, base = (rewards(runs, method, judge, decoding) for method in ("PLC-DPO", "DPO"))
+            signs.append(outcomes(own, base))
+            judged = evaluation.judged.query("judge == @judge and decoding == @decoding")
+            sides = [
+                judged[judged["method"] == method].set_index("prompt_id")["reward"]
+                for method in ("PLC-DPO", "DPO")
+            ]
+            series.append(verdicts(*sides))
+        found = agreement(*series)
+        same = (signs[0] == signs[1]).mean()
+        chance = sum((signs[0] == v).mean() * (signs[1] == v).mean() for v in (-1, 0, 1))
+        assert found.raw.mean == pytest.approx(same)
+        assert found.kappa.mean == pytest.approx((same - chance) / (1 - chance))
+        decided = (signs[0] != 0) & (signs[1] != 0)
+        assert found.decided.n == decided.sum()
+        assert found.decided.mean == pytest.approx((signs[0] == signs[1])[decided].mean())
+
+
+def log_loss(logits, won):
+    return np.logaddexp(0, logits) - won * logits
+
+
+def fitted(design, won, c):
+    """Weights with the smallest |w| + C · log-loss, by another minimiser: w = u - v."""
+
+    def value(both):
+        weights = both[: design.shape[1]] - both[design.shape[1] :]
+        logits = design @ weights
+        slope = c * design.T @ (1 / (1 + np.exp(-logits)) - won)
+        total = both.sum() + c * log_loss(logits, won).sum()
+        return total, np.concatenate([1 + slope, 1 - slope])
+
+    start = np.full(2 * design.shape[1], 0.1)
+    bounds = [(0, None)] * len(start)
+    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 5000}
+    found = optimize.minimize(value, start, jac=True, bounds=bounds, options=options).x
+    return found[: design.shape[1]] - found[design.shape[1] :]
+
+
+def test_the_win_rates_at_equal_lengths(made):
+    """Dubois et al.'s model, the penalty chosen by cross-validation, fitted anew."""
+    runs, evaluation = made
+    cells = length_controlled_cells(evaluation, resamples=20)
+    assert len(cells) == 8
+    for line in cells.to_dict("records"):
+        method, decoding = line["method"], line["decoding"]
+        # In the order of the file, as the folds of the cross-validation go by it.
+        ids = evaluation.judged.query("method == @method and decoding == @decoding")["prompt_id"]
+        ids = list(dict.fromkeys(ids))
+        own, base = (
+            rewards(runs, side, line["judge"], decoding).loc[ids] for side in (method, "DPO")
+        )
+        won = (np.sign(own.to_numpy() - base.to_numpy()) + 1) / 2
+        texts = [answers(runs, side, decoding).loc[ids, "response"] for side in (method, "DPO")]
+        gap = (texts[0].str.len() - texts[1].str.len()).to_numpy().astype(float)
+        assert line["n"] == N
+        assert line["win_rate"] == pytest.approx(100 * won.mean())
+        assert line["characters"] == pytest.approx(gap.mean())
+        design = np.column_stack([np.tanh(gap / gap.std(ddof=1)), np.ones(N)])
+        penalties, folds = np.logspace(-4, 4, 10), np.arange(N) % 5
+        losses = [
+            sum(
+                log_loss(
+                    design[folds == f] @ fitted(design[folds != f], won[folds != f], c),
+                    won[folds == f],
+                ).sum()
+                for f in range(5)
+            )
+            for c in penalties
+        ]
+        weights = fitted(design, won, penalties[int(np.argmin(losses))])
+        assert line["lc"] == pytest.approx(100 / (1 + math.exp(-weights[1])), abs=0.3)
+        assert line["lc_low"] <= line["lc_high"]
+    text = lengths_shown(cells)
+    one = cells.query("method == 'PLC-DPO' and judge == 'long' and decoding == 'greedy'").iloc[0]
+    assert text.loc["PLC-DPO", ("long, greedy", "WR at equal lengths")].startswith(
+        f"{one['lc']:.1f} ["
+    )
+
+
+def test_the_four_forms_say_the_same(made):
+    """The data frame's numbers are those of the CSV, and as rounded those of the others."""
+    _, evaluation = made
+    greedy = results(evaluation.only(judge="gold", decoding="greedy"))
+    rows = greedy[greedy["win_rate"].notna()]
+    table = win_table(rows)
+    again = pd.read_csv(io.StringIO(table.csv()))
+    np.testing.assert_allclose(again["win_rate"], rows["win_rate"])
+    for line in rows.to_dict("records"):
+        shown = f"{line['win_rate']:.1f}"
+        for text in (table.frame().to_string(), table.markdown(), table.latex()):
+            assert shown in text
