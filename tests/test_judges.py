@@ -26,6 +26,7 @@ from plc_core.evaluation.judges import (
     compare_generations,
     score_generations,
 )
+from plc_core.evaluation.judges.named import named_judge
 from plc_core.evaluation.judges.verdicts import (
     SINGLE,
     pairwise_messages,
@@ -151,7 +152,7 @@ def longer(body):
 
 
 def by_length(body):
-    text = re.search(r"Answer\]\n(.*)\n\[The End", body["messages"][0]["content"], re.S).group(1)
+    text = re.search(r"Answer\]\n(.*)\n\[The End", body["messages"][-1]["content"], re.S).group(1)
     return f"I see [[1]]. Rating: [[{min(10, len(text))}]]", None
 
 
@@ -179,6 +180,22 @@ def test_scores_come_through_every_fault_and_are_asked_once(runs):
     assert record["judge"]["model"] == "judge-1"
     assert (record["seed"], record["rows"], record["without_verdict"]) == (0, 8, 0)
     assert record["usage"]["cost"] == pytest.approx(one.usage.cost)
+
+
+def test_the_cost_of_a_judge_that_is_named_with_a_price_is_recorded(runs):
+    mine, _ = runs
+    put(mine, ["x" * n for n in range(1, 9)])
+    with serving("openai", by_length) as server:
+        named = named_judge(f"openai:judge-1@{server.url}/v1?price=3/15")
+        score_generations(mine, "b", named)
+    record = json.loads((mine.path / "judgements" / "judge-1-b.json").read_text())
+    usage = record["usage"]
+    assert usage["price"] == [3.0, 15.0]
+    assert (usage["input_tokens"], usage["output_tokens"] > 0) == (800, True)
+    assert usage["cost"] == pytest.approx((800 * 3 + usage["output_tokens"] * 15) / 1e6)
+    for wrong in ("3", "3/x", "-1/2", "nan/1", "1/2/3"):
+        with pytest.raises(RunError, match="needs a price as"):
+            named_judge(f"anthropic:some?price={wrong}")
 
 
 def test_pairs_are_shown_in_an_order_of_the_seed_and_wins_do_not_depend_on_it(runs):

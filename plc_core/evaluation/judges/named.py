@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.judges.gold import GoldJudge
 from plc_core.evaluation.judges.language_model import LLMJudge
@@ -16,23 +18,41 @@ def named_judge(name: str) -> Judge:
 
     Args:
         name: "gold" of the embedded world; "anthropic:<model>"; "openai:<model>@<base URL>" for any
-            compatible server; or a reward model, a local folder or a name on the hub.
+            compatible server; or a reward model, a local folder or a name on the hub. The first
+            two may end in "?price=3/15", of a million input and of a million output tokens: then
+            the record of an evaluation has the cost.
 
     Raises:
-        RunError: for a server without an address.
+        RunError: for a server without an address, or a price that is none.
         ModelError: where there is no such reward model.
     """
     if name == "gold":
         return GoldJudge()
     api, _, rest = name.partition(":")
+    asked, _, price = rest.partition("?price=")
     if api == "anthropic":
-        return LLMJudge(ChatServer(rest))
+        return LLMJudge(ChatServer(asked), price=_price(name, price))
     if api == "openai":
-        model, _, address = rest.partition("@")
+        model, _, address = asked.partition("@")
         if not address:
             raise RunError(f"The judge {name!r} needs an address, as openai:{model}@http://…/v1.")
-        return LLMJudge(ChatServer(model, address, "openai"))
+        return LLMJudge(ChatServer(model, address, "openai"), price=_price(name, price))
     return RewardModelJudge(name, name=_short(name))
+
+
+def _price(name: str, text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    try:
+        per_input, per_output = (float(part) for part in text.split("/"))
+    except ValueError:
+        per_input = per_output = math.nan
+    if not (0 <= per_input < math.inf and 0 <= per_output < math.inf):
+        raise RunError(
+            f"The judge {name!r} needs a price as ?price=3/15, of a million input tokens and of a "
+            f"million output tokens, not {text!r}."
+        )
+    return per_input, per_output
 
 
 def _short(name: str) -> str:
