@@ -46,12 +46,14 @@ def page() -> None:
                 f"This run has no pair {plain(pair_id)}, so none is shown. Choose one in the list."
             )
         order = ordered(found, asked.filter, asked.order, asked.descending)
-        if pair_id is None and len(order):
-            row = int(order[0])
         with st.container(key="split"):
             listing, reading = st.columns([0.36, 0.64], gap="medium")
         with listing:
-            _listing(run, found, asked, order, decisions, row)
+            view = _listing(run, found, asked, order, row)
+            if pair_id is None and len(view):
+                row = int(view["row"].iloc[0])
+            _table(view, asked.order, decisions, row)
+            st.caption(plain(_weight_note(run)))
         with reading:
             if row is None:
                 decision_bar(run, None, None, Steps(None, None, None, len(order)))
@@ -76,10 +78,9 @@ def _listing(
     found: Digest,
     asked: Asked,
     order: Ints,
-    decisions: Mapping[str, Decision],
     row: int | None,
-) -> None:
-    """How many pairs there are, the page number, and the table of one page of them."""
+) -> pd.DataFrame:
+    """How many pairs there are, and the page number; the numbers of the pairs on that page."""
     pages = max(1, -(-len(order) // PAGE_ROWS))
     _turn_to(run.name, order, row)
     left, right = st.columns([0.58, 0.42], vertical_alignment="center")
@@ -95,14 +96,9 @@ def _listing(
     start = (int(number) - 1) * PAGE_ROWS
     said = f"{len(order):,} of {found.size:,} pairs, by {asked.words}"
     left.caption(plain(said) + (f" · page {int(number):,} of {pages:,}" if pages > 1 else ""))
-    view = rows(found, order[start : start + PAGE_ROWS], LISTED)
-    if len(view):
-        _table(view, asked.order, decisions, row)
-    else:
-        st.info("No pair matches these filters.")
     if is_live(run):
         st.caption(f"The run goes on: read up to step {found.last_step}.")
-    st.caption(plain(_weight_note(run)))
+    return rows(found, order[start : start + PAGE_ROWS], LISTED)
 
 
 def _turn_to(run: str, order: Ints, row: int | None) -> None:
@@ -128,6 +124,9 @@ def _table(
     view: pd.DataFrame, order: str, decisions: Mapping[str, Decision], row: int | None
 ) -> None:
     """The numbers of one page of pairs, first what they are sorted by; a click chooses a pair."""
+    if view.empty:
+        st.info("No pair matches these filters.")
+        return
     ids, places = view["pair_id"].tolist(), view["row"].tolist()
 
     def selected() -> None:
