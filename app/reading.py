@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -92,11 +93,20 @@ def shown_errors(name: str) -> Iterator[None]:
         # Streamlit stops and reruns a script by exceptions of its own.
         if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
             raise
+        if isinstance(error, ValueError) and _is_ours(error):
+            st.warning(f"The run {plain(name)} cannot be shown here. {plain(str(error))}")
+            return
         logger.exception("The run %r cannot be shown", name)
         st.warning(
             f"The run {plain(name)} cannot be shown here: its files are not as a run writes them. "
             "The log of the inspector says at which place."
         )
+
+
+def _is_ours(error: ValueError) -> bool:
+    """Whether this project raised it, whose errors are sentences; those of libraries are not."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("plc_core.")
 
 
 def read_digest(run: Run) -> Digest:

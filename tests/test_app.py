@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from streamlit.testing.v1 import AppTest
 
 from app.marking import marked, plain
+from plc_core import batch
 from plc_core.analysis import audit
 from plc_core.analysis.inspection.answers import judged
 from plc_core.analysis.inspection.digest import kept
@@ -368,11 +368,13 @@ def test_twelve_runs_are_overlaid_with_one_pinned(opened: Opened, tmp_path: Path
 
 def test_the_command_makes_the_run_again(opened: Opened, runs: Path) -> None:
     app = opened("views/runs.py", run="other", show="Run again")
-    command = next(code.value for code in app.code if "papermill" in code.value)
+    command = next(code.value for code in app.code if "plc_core.batch" in code.value)
     words = shlex.split(command)
-    assert words[:2] == [".venv/bin/papermill", "notebooks/01_train.ipynb"]
-    given = yaml.safe_load(words[words.index("-y") + 1])
+    assert words[:4] == [".venv/bin/python", "-m", "plc_core.batch", "notebooks/01_train.ipynb"]
+    options = batch._arguments().parse_args(words[3:])
+    given = {name: batch._value(name, text) for name, text in options.p}
     assert given["name"] == "other-again"
+    assert given["runs_dir"] == str(runs)
     again = notebook_values(ROOT / "notebooks" / "01_train.ipynb", given)
     config = open_run(runs / "other").info["config"]
     where = {"name", "runs_dir", "resume"}
@@ -692,7 +694,7 @@ def test_a_run_without_visits_or_metrics_opens(opened: Opened, tmp_path: Path) -
         assert "been visited yet" in said(opened(page, root=tmp_path, run="early"))
     chart = opened("views/runs.py", root=tmp_path, run="early").get("plotly_chart")[0]
     assert "No optimizer step has been logged yet" in chart.proto.spec
-    assert len(opened("views/pairs.py", root=tmp_path, run="early").dataframe[0].value) == 20
+    assert "20 of 20 pairs" in said(opened("views/pairs.py", root=tmp_path, run="early"))
     (path / "pairs.parquet").unlink()
     for page in OF_ONE_RUN:
         assert "no pairs\\.parquet yet" in said(opened(page, root=tmp_path, run="early"))
@@ -703,15 +705,52 @@ def test_damaged_files_are_named(opened: Opened, tmp_path: Path) -> None:
     (path / "pairs.parquet").write_bytes(b"PAR1 no")
     (path / "metrics.parquet").write_bytes(b"")
     for page in PAGES[:-1]:
-        assert "cannot be read" in said(opened(page, root=tmp_path, run="damaged"))
+        told = said(opened(page, root=tmp_path, run="damaged"))
+        assert "is cut short or no Parquet file" in told
+        for word in ("magic", "Invalid Input", "Arrow", "Error:", "Traceback"):
+            assert word not in told
+    app = opened(PAGES[0], root=tmp_path, run="damaged")
+    assert not app.get("plotly_chart")  # "no step yet" would be said of what cannot be read
+    assert not opened(PAGES[0], root=tmp_path, run="damaged", show="Numbers").dataframe[1:]
 
 
 def test_a_file_that_is_damaged_while_others_are_whole(opened: Opened, tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "damaged", pairs=200, epochs=3)
     next((path / "visits").iterdir()).write_bytes(b"PAR1 half")
     app = opened("views/routing.py", root=tmp_path, run="damaged")
-    assert "cannot be read" in said(app)
+    assert "is cut short or no Parquet file" in said(app)
     assert opened("views/runs.py", root=tmp_path, run="damaged").get("plotly_chart")
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("pairs.parquet", "pairs.parquet is cut short"),
+        ("metrics.parquet", "metrics.parquet is cut short"),
+        ("visits", "visits/"),
+        ("gone", "has no metrics.parquet and no pairs.parquet"),
+    ],
+)
+def test_the_list_marks_runs_whose_files_are_damaged(
+    opened: Opened, tmp_path: Path, file: str, sentence: str
+) -> None:
+    write_fake_run(tmp_path, "whole", pairs=40, seed=1)
+    path = write_fake_run(tmp_path, "broken", pairs=40)
+    assert set(opened(PAGES[0], root=tmp_path, run="whole").dataframe[0].value["state"]) == {"done"}
+    if file == "gone":
+        (path / "pairs.parquet").unlink()
+        (path / "metrics.parquet").unlink()
+    else:
+        place = path / file if file != "visits" else next((path / "visits").iterdir())
+        content = place.read_bytes()
+        place.unlink()
+        place.write_bytes(content[:-20])
+    app = opened(PAGES[0], root=tmp_path, run="whole")
+    table = app.dataframe[0].value.set_index("run")
+    assert table["state"].to_dict() == {"whole": "done", "broken": "damaged"}
+    assert sentence in table.loc["broken", "remark"]
+    assert table.loc["whole", "remark"] == ""
+    assert sentence in said(opened(PAGES[0], root=tmp_path, run="broken")).replace("\\", "")
 
 
 def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path) -> None:
@@ -825,3 +864,50 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     assert "No run has judged answers" in said(
         opened("views/wins.py", root=write_fake_run(tmp_path / "none", "run", pairs=20).parent)
     )
+
+
+def test_win_rates_are_of_runs_that_answered_the_same_prompts(
+    opened: Opened, tmp_path: Path
+) -> None:
+    names = {"dpo": 30, "plc": 30, "small": 12, "tiny": 12}
+    for number, (name, prompts) in enumerate(names.items()):
+        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=name[:3])
+        write_fake_answers(path, prompts=prompts, seed=number)
+    for run, others, n in (("plc", ["dpo", "plc"], 30), ("tiny", ["small", "tiny"], 12)):
+        app = opened("views/wins.py", root=tmp_path, run=run)
+        assert not [w.value for w in app.warning if "missing" in w.value]
+        picker = app.multiselect(key="kept_won_by")
+        assert sorted(picker.options) == others
+        assert picker.value[0] == run
+        assert f"same {n} prompts" in said(app)
+        cells = app.dataframe[1].value
+        assert set(cells["n"]) == {n}
+        assert "reference" in set(cells["method"])
+        assert app.selectbox(key="kept_method").value != app.selectbox(key="kept_against").value
+
+
+def test_win_rates_say_which_answers_were_left_out(opened: Opened, tmp_path: Path) -> None:
+    for number, name in enumerate(("dpo", "plc")):
+        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=name)
+        write_fake_answers(path, seed=number)
+    file = tmp_path / "plc" / "judgements" / "gold-world.parquet"
+    table = pd.read_parquet(file)
+    trained = (table["policy"] == "trained") & (table["decoding"] == "greedy")
+    table.loc[table.index[trained][:4], "reward"] = float("nan")
+    table.to_parquet(file)
+    app = opened("views/wins.py", root=tmp_path, run="plc", against="dpo")
+    told = [w.value for w in app.warning]
+    assert any("plc\\, greedy" in text and "4 without a number" in text for text in told)
+    cells = app.dataframe[1].value.set_index(["method", "decoding"])["n"]
+    assert cells["plc", "greedy"] == 26
+    assert cells["plc", "sampled"] == 30
+
+
+def test_runs_of_other_data_are_told_beside_their_win_rates(opened: Opened, tmp_path: Path) -> None:
+    for number, name in enumerate(("dpo", "plc")):
+        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=name)
+        write_fake_answers(path, seed=number)
+    info = json.loads((tmp_path / "dpo" / "run.json").read_text())
+    change_json(tmp_path / "dpo" / "run.json", data=info["data"] | {"fingerprint": "another"})
+    told = said(opened("views/wins.py", root=tmp_path, run="plc", won_by=["plc", "dpo"]))
+    assert "trained on different data" in told

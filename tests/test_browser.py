@@ -137,6 +137,48 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     assert page.title() != "owned"
 
 
+def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in ("", "routing", "pairs", "wins"):
+        page.goto(f"{address}/{path}")
+        expect(page.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+        page.wait_for_timeout(500)
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("width", [700, 1366])
+def test_the_pairs_fit_the_screen(address: str, page: Any, width: int) -> None:
+    from playwright.sync_api import expect
+
+    page.set_viewport_size({"width": width, "height": 768})
+    page.goto(f"{address}/pairs?run=newer")
+    expect(page.locator(".plc-text").nth(2)).to_be_visible()
+    page.wait_for_timeout(500)
+    controls = page.locator(".st-key-toolbar > *").all()
+    boxes = [box for control in controls if (box := control.bounding_box())]
+    assert len(boxes) >= 6
+    assert all(0 <= box["x"] and box["x"] + box["width"] <= width for box in boxes)
+    for number, one in enumerate(boxes):
+        for other in boxes[number + 1 :]:
+            beside = one["x"] + one["width"] <= other["x"] + 1 or other["x"] + other["width"] <= (
+                one["x"] + 1
+            )
+            above = one["y"] + one["height"] <= other["y"] + 1
+            assert beside or above
+    if width == 1366:
+        # Prompt and both answers stand on a laptop's screen without scrolling.
+        for answer in (1, 2):
+            box = page.locator(".plc-text").nth(answer).bounding_box()
+            assert box is not None
+            assert box["y"] < 550
+
+
 def _click_a_point(page: Any, chart: int) -> str:
     """Click a point in the middle of the chart; the id of its pair."""
     plot = page.locator(".js-plotly-plot").nth(chart)
