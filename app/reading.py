@@ -36,7 +36,7 @@ LIVE_SECONDS = 20.0
 AT_ONCE = 20_000_000
 """Bytes of visits that are read while a page waits: about a second's work."""
 
-_SAME_SECONDS = 3.0
+_SAME_SECONDS = 30.0
 _read: dict[str, Any] = {}  # the digest that was read last
 
 CURVE_POINTS = 1_000
@@ -139,6 +139,10 @@ def read_digest(run: Run) -> Digest:
 
 def read_ahead(run: Run) -> None:
     """Begin to read the visits of a large run before a page asks for them."""
+    seen = _seen(run)
+    if seen is None or seen in (_read.get("seen"), _read.get("ahead")):
+        return
+    _read["ahead"] = seen
     with contextlib.suppress(RunError, OSError):
         if kept(run) is None and unread(run) > AT_ONCE:
             prepare(run)

@@ -871,7 +871,9 @@ def test_win_rates_are_of_runs_that_answered_the_same_prompts(
 ) -> None:
     names = {"dpo": 30, "plc": 30, "small": 12, "tiny": 12}
     for number, (name, prompts) in enumerate(names.items()):
-        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=name[:3])
+        path = write_fake_run(
+            tmp_path, name, pairs=20, seed=number, objective="dpo" if number % 2 else "plc"
+        )
         write_fake_answers(path, prompts=prompts, seed=number)
     for run, others, n in (("plc", ["dpo", "plc"], 30), ("tiny", ["small", "tiny"], 12)):
         app = opened("views/wins.py", root=tmp_path, run=run)

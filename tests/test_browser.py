@@ -163,7 +163,7 @@ def test_the_pairs_fit_the_screen(address: str, page: Any, width: int) -> None:
     controls = page.locator(".st-key-toolbar > *").all()
     boxes = [box for control in controls if (box := control.bounding_box())]
     assert len(boxes) >= 6
-    assert all(0 <= box["x"] and box["x"] + box["width"] <= width for box in boxes)
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
     for number, one in enumerate(boxes):
         for other in boxes[number + 1 :]:
             beside = one["x"] + one["width"] <= other["x"] + 1 or other["x"] + other["width"] <= (
