@@ -26,8 +26,8 @@ def wait_for(run: Run, task: Preparation, metrics: Callable[[Run], pd.DataFrame]
     """Show how far reading is and what is known without it; the page is drawn anew at its end."""
     with st.container(border=True, key="waiting"):
         st.markdown(
-            "**This run is opened for the first time.** Its visits are read once, which takes "
-            "some ten seconds for ten million of them; the page goes on by itself."
+            "**This run is opened for the first time.** Its visits are read once; the page goes on "
+            "by itself when they are."
         )
         _progress(task)
     table = metrics(run)

@@ -20,6 +20,7 @@ from plc_core.analysis.figures.routing import cartography, ternary
 from plc_core.analysis.figures.routing_over_time import phases_of
 from plc_core.analysis.inspection import queries, searching
 from plc_core.analysis.inspection.bench import WEAK, bench, group_choices
+from plc_core.analysis.inspection.database import query
 from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
 from plc_core.analysis.inspection.pair import read_pair, read_visits
 from plc_core.analysis.inspection.preparing import prepare
@@ -439,6 +440,25 @@ def test_figures_bear_runs_without_visits_or_spread(found: Digest) -> None:
     assert "spread of z" in cartography(points, 400).to_json()
     once = points.assign(sd_z=np.nan, last_step=3)
     assert "z at the one visit" in cartography(once, 400).to_json()
+
+
+def test_the_corners_of_the_triangle_bear_their_names_alone(found: Digest) -> None:
+    points = queries.sample(found, Filter(), ["pair_id", "z", "q_clean", "q_flip", "q_tie"], 99)
+    layout = ternary(points, points[:0], None, 400).layout.ternary
+    for axis in (layout.aaxis, layout.baxis, layout.caxis):
+        assert axis.title.text
+        assert not {0, 1} & set(axis.tickvals)
+
+
+def test_what_the_database_says_is_told_in_other_words(tmp_path: Path, run: Run) -> None:
+    gone = str(tmp_path / "gone.parquet")
+    with pytest.raises(RunError) as missing:
+        query("SELECT * FROM read_parquet($1)", [gone])
+    assert str(missing.value) == f"{gone} is no longer there."
+    with pytest.raises(RunError) as odd:
+        query("SELECT nothing FROM read_parquet($1)", [str(run.path / "pairs.parquet")])
+    assert "pairs.parquet cannot be read; it may be damaged" in str(odd.value)
+    assert "Binder" not in str(odd.value)
 
 
 @pytest.mark.parametrize("pairs", [20_000])

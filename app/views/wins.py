@@ -199,12 +199,18 @@ def _scores(
             hide_index=True,
             height="content",
             column_config={
+                **{
+                    name: st.column_config.NumberColumn(label, format="%.1f", width=50)
+                    for name, label in (("win_rate", "win %"), ("low", "low"), ("high", "high"))
+                },
+                **{
+                    name: st.column_config.NumberColumn(label, format="%.2g", width=62)
+                    for name, label in (("p_sign", "p, sign"), ("p_wilcoxon", "p, rank"))
+                },
                 **dict.fromkeys(
-                    ("win_rate", "low", "high"), st.column_config.NumberColumn(format="%.1f")
+                    ("n", "wins", "ties", "losses"), st.column_config.NumberColumn(width=48)
                 ),
-                **dict.fromkeys(
-                    ("p_sign", "p_wilcoxon"), st.column_config.NumberColumn(format="%.2g")
-                ),
+                "decoding": st.column_config.TextColumn(width=68),
             },
         )
         st.download_button("CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore")
