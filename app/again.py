@@ -18,8 +18,8 @@ TRAINING = "01_train.ipynb"
 _WHERE = ("name", "runs_dir", "resume")
 
 
-def command(name: str, kind: str, config: Mapping[str, Any]) -> str | None:
-    """The papermill command that trains this run again as `<name>-again`; None for other kinds.
+def command(root: Path, name: str, kind: str, config: Mapping[str, Any]) -> str | None:
+    """The command that trains this run again as `<name>-again` below `root`; None for other kinds.
 
     It gives what differs from the notebook's defaults, and is run from the checkout. What a later
     notebook has no parameter for is left out and named in a comment.
@@ -33,18 +33,16 @@ def command(name: str, kind: str, config: Mapping[str, Any]) -> str | None:
         if key not in _WHERE and key in defaults and value != defaults[key]
     }
     unknown = [key for key in config if defaults and key not in defaults]
-    values = yaml.safe_dump(
-        {"name": f"{name}-again", **differs},
-        default_flow_style=True,
-        width=10**6,
-        allow_unicode=True,
-        sort_keys=False,
-    ).strip()
-    said = (
-        f".venv/bin/papermill notebooks/{TRAINING} {shlex.quote(name + '-again.ipynb')} "
-        f"-k python3 -y {shlex.quote(values)}"
-    )
-    return said + (f"  # without {', '.join(unknown)}" if unknown else "")
+    words = [".venv/bin/python", "-m", "plc_core.batch", f"notebooks/{TRAINING}"]
+    for key, value in ({"name": f"{name}-again", "runs_dir": str(root)} | differs).items():
+        words += ["-p", key, _yaml(value)]
+    return shlex.join(words) + (f"  # without {', '.join(unknown)}" if unknown else "")
+
+
+def _yaml(value: Any) -> str:
+    """The value on one line, as `plc_core.batch` reads it back."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.strip().removesuffix("...").strip()
 
 
 @st.cache_data(show_spinner=False)

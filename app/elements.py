@@ -16,6 +16,13 @@ h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stCaptionContainer"] p {line-height: 1.45}
 [data-testid="stMetricLabel"] p {font-size: .8rem}
 [data-testid="stVerticalBlock"] {gap: .7rem}
+@media (max-width: 1000px) {
+  .st-key-split > [data-testid="stLayoutWrapper"] > [data-testid="stHorizontalBlock"],
+  .st-key-split > [data-testid="stHorizontalBlock"] {flex-wrap: wrap}
+  .st-key-split > div > [data-testid="stHorizontalBlock"] > [data-testid="stColumn"],
+  .st-key-split > [data-testid="stHorizontalBlock"] > [data-testid="stColumn"] {
+    min-width: 100%; flex: 1 1 100%}
+}
 </style>"""
 """More of a laptop's screen for the data than Streamlit leaves."""
 

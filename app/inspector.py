@@ -11,7 +11,14 @@ from selection import follow_click, restore
 
 from plc_core.listing import list_runs
 
-st.set_page_config(page_title="PLC-DPO inspector", page_icon=":material/explore:", layout="wide")
+# Drawn here: an icon by name would be fetched from a server of fonts.
+ICON = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24'>"
+    "<path d='M12 3 22 20H2Z' fill='none' stroke='#44546A' stroke-width='2'/>"
+    "<circle cx='12' cy='14' r='3' fill='#44546A'/></svg>"
+)
+
+st.set_page_config(page_title="PLC-DPO inspector", page_icon=ICON, layout="wide")
 page = st.navigation(
     [
         st.Page("views/runs.py", title="Runs", default=True),

@@ -26,15 +26,17 @@ STYLE = """<style>
   border: 1px solid rgba(128,128,128,.3); border-radius: .4rem}
 .plc-text mark {background: rgba(201,138,0,.22); color: inherit; border-radius: .2rem;
   text-decoration: underline; text-decoration-thickness: 1px; text-underline-offset: 3px}
-.plc-role {font-size: .8rem; opacity: .7; margin: .5rem 0 .15rem}
+.plc-role {font-size: .8rem; opacity: .7; margin: .15rem 0 .15rem}
 .plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;
   border: 1px solid rgba(128,128,128,.5); padding: 0 .15rem}
-.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1.25rem}
+.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .15rem 1.1rem}
 .plc-line span {font-size: .78rem; opacity: .7}
 .plc-line b {font-size: 1.02rem; font-weight: 600; font-variant-numeric: tabular-nums}
-.plc-q {display: flex; width: 11rem; height: .7rem; border-radius: .35rem; overflow: hidden;
+.plc-q {display: flex; width: 9rem; height: .7rem; border-radius: .35rem; overflow: hidden;
   gap: 2px}
-.plc-prompt {max-height: 13rem; overflow-y: auto}
+.plc-id {font-family: monospace; font-size: .85rem; margin-bottom: .25rem; user-select: all;
+  overflow-wrap: anywhere}
+.plc-prompt {max-height: 11rem; overflow-y: auto}
 .plc-none {opacity: .6; font-style: italic}
 </style>"""
 

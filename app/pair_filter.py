@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import streamlit as st
+from export_box import export_box
 from marking import plain
 from state import FLAG, RANGE, TEXT, TEXTS, kept, set_kept, value_of
 
@@ -15,11 +15,12 @@ from plc_core.analysis.inspection.queries import (
     MARKERS,
     NUMBERS,
     Filter,
+    Rows,
     bounds,
     count,
-    search,
     values,
 )
+from plc_core.analysis.inspection.searching import Search, search
 from plc_core.decisions import DECISIONS, Decision
 from plc_core.runs import Run
 
@@ -33,6 +34,9 @@ LABELS = {
     "score_chosen": "chosen score",
     "score_rejected": "rejected score",
 }
+AT_ONCE_SECONDS = 0.25
+"""So long a page waits for the first pairs that a search finds."""
+
 UNDECIDED, DECIDED = "undecided", "decided"
 
 
@@ -56,55 +60,62 @@ def label(name: str) -> str:
 
 
 def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Asked:
-    """The filters and the order, drawn in one row; all of them stand in the URL."""
+    """The filters and the order, drawn in a row that wraps; all of them stand in the URL."""
     numbers = [name for name in NUMBERS if name in found.columns]
-    text, source, marker, decided, more, order, way = st.columns(
-        [0.2, 0.17, 0.12, 0.12, 0.13, 0.16, 0.1], vertical_alignment="bottom", gap="small"
-    )
-    words = text.text_input(
+    bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar")
+    words = bar.text_input(
         "Search in texts",
         key=kept("q", "", TEXT),
         placeholder="press Enter",
         help="In prompts and answers, in any case. All texts of the run are read for it.",
         on_change=_first_page,
+        width=215,
     )
     sources = values(found, "source")
-    picked = source.multiselect(
-        "Source",
-        sources,
-        key=kept("source", [], TEXTS, sources),
-        disabled=len(sources) < 2,
-        placeholder="All",
-        on_change=_first_page,
-    )
+    if len(sources) > 1:
+        picked = bar.multiselect(
+            "Source",
+            sources,
+            key=kept("source", [], TEXTS, sources),
+            placeholder="All",
+            on_change=_first_page,
+            width=200,
+        )
+    else:
+        picked = []
     markers = ["", *_markers(str(found.folder), found)]
-    marked = marker.selectbox(
+    marked = bar.selectbox(
         "Label",
         markers,
         key=kept("label", "", TEXT, markers),
         format_func=lambda m: m or "Any",
         help="What injected corruption did to the pair",
         on_change=_first_page,
+        width=130,
     )
     choices = ["", UNDECIDED, DECIDED, *DECISIONS]
-    decision = decided.selectbox(
+    decision = bar.selectbox(
         "Decision",
         choices,
         key=kept("decision", "", TEXT, choices),
         format_func=lambda d: d or "Any",
         on_change=_first_page,
+        width=130,
     )
-    ranges, states, marks = _more(more, found, numbers)
+    ranges, states, marks = _more(bar, found, numbers)
     columns = ["pair_id", *numbers] if numbers else ["row"]
     first = "correction" if "correction" in numbers else columns[-1]
-    by = order.selectbox(
+    by = bar.selectbox(
         "Sort by",
         columns,
         key=kept("sort", first, TEXT, columns),
         format_func=label,
         on_change=_first_page,
+        width=150,
     )
-    rising = way.toggle("Rising", key=kept("rising", False, FLAG), on_change=_first_page)
+    rising = bar.toggle("Rising", key=kept("rising", False, FLAG), on_change=_first_page)
+    with bar:
+        export_box(run)
     rows = _rows(run, words) if words else None
     ids = None
     undecided = decision == UNDECIDED
@@ -131,7 +142,7 @@ def _more(
     states, marks = values(found, "oracle_state"), values(found, "marks")
     in_use = len(st.session_state[chosen_key]) + len(value_of("state") or [])
     in_use += len(value_of("mark") or [])
-    with place.popover(f"Ranges · {in_use}" if in_use else "Ranges", width="stretch"):
+    with place.popover(f"Ranges · {in_use}" if in_use else "Ranges", width=115):
         chosen = st.multiselect(
             "Numbers between", numbers, key=chosen_key, format_func=label, on_change=_first_page
         )
@@ -174,14 +185,27 @@ def _more(
     return tuple(ranges), tuple(picked), tuple(found_marks)
 
 
-def _rows(run: Run, words: str) -> tuple[int, ...]:
-    state = (run.path / "pairs.parquet").stat()
-    return _found(str(run.path), state.st_mtime_ns, state.st_size, words)
+def _rows(run: Run, words: str) -> Rows:
+    """The pairs with these words; of a large run those found so far, and more when they are."""
+    task = search(run.path, words)
+    task.wait(AT_ONCE_SECONDS)
+    rows = task.rows()
+    if not task.ended:
+        _searching(task, bool(len(rows.places)))
+    return rows
 
 
-@st.cache_data(max_entries=8, show_spinner="Searching in all texts …")
-def _found(path: str, changed: int, size: int, words: str) -> tuple[int, ...]:
-    return search(Path(path), words)
+@st.fragment(run_every=0.5)
+def _searching(task: Search, shown: bool) -> None:
+    """How far the search is; the page is drawn anew for the first pairs found, and at the end."""
+    if task.ended or (task.found and not shown):
+        st.rerun()
+    share = task.read / task.total if task.total else 0.0
+    so_far = f"{task.found:,} pairs found so far" if task.found else "none found so far"
+    st.progress(
+        share,
+        text=f"Searching {task.total:,} pairs: {so_far}. The list is of these until the end.",
+    )
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
-from marking import STYLE, marked, numbers_line, turn
+from marking import STYLE, literal, marked, numbers_line, turn
 from reading import config_of, metrics
 
 from plc_core.analysis import figures
@@ -36,8 +36,8 @@ MAP = Guide(
 SHOWN = {"z": ".2f", "margin": ".3g", "weight": ".3f"}
 
 
-def pair_view(run: Run, found: Digest, row: int) -> None:
-    """Everything about the pair in one row of the run; nobody else's texts are read."""
+def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
+    """The numbers and texts of the pair in one row of the run, nobody else's; its visits."""
     pair, visits = read_pair(found, row), read_visits(found, row)
     last = visits.iloc[-1] if len(visits) else None
     st.html(STYLE)
@@ -51,12 +51,17 @@ def pair_view(run: Run, found: Digest, row: int) -> None:
     for column, kind, html in zip(st.columns(2), ("chosen", "rejected"), answers[:2], strict=True):
         score = pair.get(f"score_{kind}")
         known = isinstance(score, float) and not math.isnan(score)
-        column.markdown(f"**{kind.capitalize()}**" + (f" · score {score:.2f}" if known else ""))
-        column.html(html)
+        said = kind + (f" · score {score:.2f}" if known else "")
+        column.html(f'<div class="plc-role">{said}</div>{html}')
     if answers.cut:
         st.toggle("Show the whole of long answers", key="whole_texts")
     st.caption(answers.note)
     _marks(run, pair)
+    return visits
+
+
+def pair_charts(run: Run, found: Digest, row: int, visits: pd.DataFrame) -> None:
+    """The pair's way through training, and its place on the run's curves."""
     trajectory, curves = _figures(str(found.folder), row, run, found, visits)
     left, right = st.columns(2)
     with left:
@@ -125,10 +130,9 @@ def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> Non
         shown["injected"] = "exact tie"
     if pair.get("oracle_state"):
         shown["true state"] = str(pair["oracle_state"])
-    left, right = st.columns([0.19, 0.81], vertical_alignment="center")
-    left.code(str(pair.get("pair_id")), language=None)
     q = {state: known.get(f"q_{state}") for state in STATES}
-    right.html(numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)}))
+    line = numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)})
+    st.html(f'<div class="plc-id">{literal(str(pair.get("pair_id")))}</div>{line}')
 
 
 def _marks(run: Run, pair: dict[str, Any]) -> None:

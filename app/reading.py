@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,8 +17,10 @@ import pandas as pd
 import streamlit as st
 from listing import WITHOUT_PAIRS, refuse_links
 from marking import plain
+from waiting import wait_for
 
-from plc_core.analysis.inspection.digest import Digest, digest, newest
+from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
+from plc_core.analysis.inspection.preparing import prepare
 from plc_core.analysis.inspection.queries import columns
 from plc_core.analysis.inspection.steps import thinned
 from plc_core.files import read_table
@@ -30,7 +33,10 @@ LIVE = ("queued", "running")
 LIVE_SECONDS = 20.0
 """The visits of a run that goes on are read again after so long."""
 
-_SAME_SECONDS = 3.0
+AT_ONCE = 20_000_000
+"""Bytes of visits that are read while a page waits: about a second's work."""
+
+_SAME_SECONDS = 30.0
 _read: dict[str, Any] = {}  # the digest that was read last
 
 CURVE_POINTS = 1_000
@@ -77,41 +83,69 @@ def shown_errors(name: str) -> Iterator[None]:
     """Show in a sentence what keeps the run `name` from being read; the page goes on."""
     try:
         yield
-    except (RunError, ValueError, OSError) as error:
+    except RunError as error:
         st.warning(f"The run {plain(name)} cannot be shown here. {plain(str(error))}")
+    except OSError as error:
+        what = f"{error.filename} cannot be read" if error.filename else "A file cannot be read"
+        why = f": {error.strerror}" if error.strerror else ""
+        st.warning(f"The run {plain(name)} cannot be shown here. {plain(what + why)}.")
     except Exception as error:  # files of another's making may hold anything
         # Streamlit stops and reruns a script by exceptions of its own.
         if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
             raise
+        if isinstance(error, ValueError) and _is_ours(error):
+            st.warning(f"The run {plain(name)} cannot be shown here. {plain(str(error))}")
+            return
         logger.exception("The run %r cannot be shown", name)
         st.warning(
-            f"The run {plain(name)} cannot be shown here: its files are not as a run writes them "
-            f"({plain(type(error).__name__)}: {plain(str(error))})."
+            f"The run {plain(name)} cannot be shown here: its files are not as a run writes them. "
+            "The log of the inspector says at which place."
         )
 
 
+def _is_ours(error: ValueError) -> bool:
+    """Whether this project raised it, whose errors are sentences; those of libraries are not."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("plc_core.")
+
+
 def read_digest(run: Run) -> Digest:
-    """The pairs of the run with what its visits say; a bar is shown while many files are read."""
-    if is_live(run):
-        last = newest(run)
-        if last and time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
-            return last
+    """The pairs of the run with what its visits say.
+
+    Many visits are read once, in a process of their own; until then the page shows what is known
+    without them, and goes no further. Of a run that goes on, the last state that was read is shown.
+    """
+    last = newest(run) if is_live(run) else None
+    if last and time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
+        return last
     # Ten thousand files take a while to look at, and a person's clicks come close together.
     seen = _seen(run)
     known = seen is not None and seen == _read.get("seen")
     if known and time.monotonic() - _read["when"] < _SAME_SECONDS:
         return cast(Digest, _read["digest"])
-    bar = st.empty()
-
-    def tell(done: int, total: int) -> None:
-        if total > 1_000:
-            text = f"Reading the visits once: {done:,} of {total:,} files"
-            bar.progress(done / total, text=text)
-
-    found = digest(run, tell)
-    bar.empty()
+    found = kept(run)
+    if found is None and unread(run) <= AT_ONCE:
+        found = digest(run)
+    if found is None:
+        task = prepare(run)
+        if task.problem:
+            raise RunError(task.problem)
+        if last is not None:
+            return last
+        wait_for(run, task, metrics)
     _read.update(seen=seen, when=time.monotonic(), digest=found)
     return found
+
+
+def read_ahead(run: Run) -> None:
+    """Begin to read the visits of a large run before a page asks for them."""
+    seen = _seen(run)
+    if seen is None or seen in (_read.get("seen"), _read.get("ahead")):
+        return
+    _read["ahead"] = seen
+    with contextlib.suppress(RunError, OSError):
+        if kept(run) is None and unread(run) > AT_ONCE:
+            prepare(run)
 
 
 def _seen(run: Run) -> tuple[Any, ...] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from elements import age, moment
+from health import damage
 from listing import ANALYSIS, listed, report_of
 from marking import plain
 from reading import LIVE, runs_root
@@ -57,7 +58,7 @@ def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
             "created": [moment(run.created) for run in runs],
         }
     )
-    remarks = [run.problem or run.reason or "" for run in runs]
+    remarks = [run.problem or damage(run) or run.reason or "" for run in runs]
     if any(remarks):
         table["remark"] = remarks
     return table
@@ -167,7 +168,9 @@ def reports(runs: Sequence[RunSummary]) -> None:
 
 
 def _state(run: RunSummary) -> str:
-    return "unreadable" if run.problem else run.state
+    if run.problem:
+        return "unreadable"
+    return "damaged" if damage(run) else run.state
 
 
 def _percent(run: RunSummary) -> int | None:

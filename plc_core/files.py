@@ -133,7 +133,7 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
     try:
         return pq.read_table(path, columns=columns, filters=filters)
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise RunError(f"{path} cannot be read: {_why(error)}.") from None
 
 
 def table_names(path: Path) -> list[str]:
@@ -141,4 +141,15 @@ def table_names(path: Path) -> list[str]:
     try:
         return pq.read_schema(path).names
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise RunError(f"{path} cannot be read: {_why(error)}.") from None
+
+
+def _why(error: OSError | pa.ArrowException) -> str:
+    """Why a Parquet file cannot be read, in words that are not Arrow's where they are known."""
+    if isinstance(error, FileNotFoundError):
+        return "it is not there"
+    if isinstance(error, PermissionError):
+        return "it may not be read by this user"
+    if "Parquet" in str(error) and isinstance(error, pa.ArrowInvalid):
+        return "it is cut short or no Parquet file"
+    return str(error).rstrip(".")

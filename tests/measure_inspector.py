@@ -27,8 +27,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the inspector on a huge run.")
     parser.add_argument("runs", type=Path)
     parser.add_argument("--run", default="huge")
+    parser.add_argument("--pairs", type=int, default=1_000_000, help="how many the run has")
+    parser.add_argument("--words", default="ed", help="what is searched for in its texts")
     options = parser.parse_args()
-    expect.set_options(timeout=120_000)
+    expect.set_options(timeout=60_000)
     with (
         sync_playwright() as playwright,
         tempfile.TemporaryDirectory() as cache,
@@ -68,18 +70,40 @@ def main() -> None:
         )
         report("runs", lambda _: shown(f"/?run={options.run}", "Curves"))
         report(
-            "routing, its visits read for the first time",
-            lambda _: shown(f"/routing?run={options.run}", "Correction by phase"),
+            "routing, its visits not read yet: what is known",
+            lambda _: shown(f"/routing?run={options.run}", "It does not say"),
+            1,
+        )
+        report(
+            "... until all of it is there by itself",
+            lambda _: expect(page.get_by_text("Correction by phase")).to_be_visible(),
             1,
         )
         report("routing", lambda _: shown(f"/routing?run={options.run}", "Correction by phase"))
         report("pairs", lambda _: shown(f"/pairs?run={options.run}", "Where it stands"))
         report("a filter", lambda n: choose("Label", ["swapped", "not swapped"], n))
         report("a sort", lambda n: choose("Sort by", ["z", "margin", "q_tie"], n))
-        report(
-            "the next pair",
-            lambda _: (page.keyboard.press("ArrowRight"), page.wait_for_timeout(50)),
-        )
+
+        def next_pair(_: int) -> None:
+            shown_now = page.locator(".plc-id").inner_text()
+            page.keyboard.press("ArrowRight")
+            expect(page.locator(".plc-id")).not_to_have_text(shown_now)
+
+        page.get_by_role("heading", name="Pairs").click()  # keys are not for a box of choices now
+        report("the next pair", next_pair)
+        page.goto(f"{address}/pairs?run={options.run}")
+        expect(page.get_by_text("Where it stands").first).to_be_visible()
+        settled()
+        searching = page.get_by_text("found so far")
+        before = page.get_by_text(f"{options.pairs:,} of {options.pairs:,} pairs")
+
+        def first_found(_: int) -> None:
+            page.get_by_role("textbox", name="Search in texts").fill(options.words)
+            page.keyboard.press("Enter")
+            expect(before).to_have_count(0)
+
+        report("a search: the first pairs", first_found, 1)
+        report("... until all are counted", lambda _: expect(searching).to_have_count(0), 1)
         browser.close()
 
 

@@ -13,8 +13,8 @@ from plc_core.runs import open_run
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
 
-ROW = 33
-"""Height of a table's row in pixels."""
+ROW, PAIR_ROW = 33, 29
+"""Height of a table's row in pixels, and of one in the list of pairs."""
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,12 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
         )
         expect(page.get_by_test_id("stException")).to_have_count(0)
 
-    def click_row(number: int) -> None:
+    def click_row(number: int, height: int = ROW) -> None:
         table = page.get_by_test_id("stDataFrame").first
         table.scroll_into_view_if_needed()
         box = table.bounding_box()
         assert box is not None
-        page.mouse.click(box["x"] + 16, box["y"] + ROW * (number + 1.5))
+        page.mouse.click(box["x"] + 16, box["y"] + ROW + height * (number + 0.5))
 
     # Choose runs, and see what differs between them.
     page.goto(address)
@@ -81,7 +81,7 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     settled()
     pair = _click_a_point(page, 1)
     expect(page.get_by_role("heading", name="Pairs")).to_be_visible()
-    expect(page.get_by_test_id("stCode").first).to_contain_text(pair)
+    expect(page.locator(".plc-id")).to_contain_text(pair)
     settled()
 
     # Filter, choose a row, decide by the keyboard.
@@ -90,14 +90,14 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     page.get_by_text("Rising", exact=True).click()
     settled()
     lowest = _ids_by_z(runs)
-    click_row(2)
-    expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[2])
+    click_row(2, PAIR_ROW)
+    expect(page.locator(".plc-id")).to_contain_text(lowest[2])
     settled()
     page.keyboard.press("f")
     expect(page.get_by_role("button", name="Flip").first).to_have_attribute("kind", "primary")
     assert read_decisions(open_run(runs / "newer"))[lowest[2]].decision == "flip"
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[3])
+    expect(page.locator(".plc-id")).to_contain_text(lowest[3])
     settled()
 
     # Export, and read the cleaned pairs back.
@@ -119,8 +119,8 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     link = page.url
     page.goto("about:blank")
     page.goto(link)
-    expect(page.get_by_test_id("stCode").first).to_contain_text(lowest[3])
-    expect(page.get_by_text("by rising z")).to_be_visible()
+    expect(page.locator(".plc-id")).to_contain_text(lowest[3])
+    expect(page.get_by_text("by rising z").first).to_be_visible()
     settled()
     for name in ("Ties", "Human disagreement", "Corruption", "Tests", "Win rates"):
         page.get_by_role("link", name=name).click()
@@ -135,6 +135,48 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     expect(answers.nth(3)).to_contain_text("<img src=x onerror")
     settled()
     assert page.title() != "owned"
+
+
+def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in ("", "routing", "pairs", "wins"):
+        page.goto(f"{address}/{path}")
+        expect(page.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+        page.wait_for_timeout(500)
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("width", [700, 1366])
+def test_the_pairs_fit_the_screen(address: str, page: Any, width: int) -> None:
+    from playwright.sync_api import expect
+
+    page.set_viewport_size({"width": width, "height": 768})
+    page.goto(f"{address}/pairs?run=newer")
+    expect(page.locator(".plc-text").nth(2)).to_be_visible()
+    page.wait_for_timeout(500)
+    controls = page.locator(".st-key-toolbar > *").all()
+    boxes = [box for control in controls if (box := control.bounding_box())]
+    assert len(boxes) >= 6
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+    for number, one in enumerate(boxes):
+        for other in boxes[number + 1 :]:
+            beside = one["x"] + one["width"] <= other["x"] + 1 or other["x"] + other["width"] <= (
+                one["x"] + 1
+            )
+            above = one["y"] + one["height"] <= other["y"] + 1
+            assert beside or above
+    if width == 1366:
+        # Prompt and both answers stand on a laptop's screen without scrolling.
+        for answer in (1, 2):
+            box = page.locator(".plc-text").nth(answer).bounding_box()
+            assert box is not None
+            assert box["y"] < 550
 
 
 def _click_a_point(page: Any, chart: int) -> str:

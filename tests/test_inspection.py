@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,12 +18,15 @@ import pytest
 from plc_core.analysis import audit
 from plc_core.analysis.figures.routing import cartography, ternary
 from plc_core.analysis.figures.routing_over_time import phases_of
-from plc_core.analysis.inspection import queries
+from plc_core.analysis.inspection import queries, searching
 from plc_core.analysis.inspection.bench import WEAK, bench, group_choices
-from plc_core.analysis.inspection.digest import Digest, digest, newest
+from plc_core.analysis.inspection.database import query
+from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
 from plc_core.analysis.inspection.pair import read_pair, read_visits
-from plc_core.analysis.inspection.queries import Filter
+from plc_core.analysis.inspection.preparing import prepare
+from plc_core.analysis.inspection.queries import Filter, Rows
 from plc_core.analysis.inspection.ranking import precision_at
+from plc_core.analysis.inspection.searching import search
 from plc_core.analysis.inspection.steps import noise_of, thinned
 from plc_core.analysis.inspection.tally import STEP_CELLS, VALUE_CELLS, Counts
 from plc_core.analysis.recipes import TEMPERATURES, WARMUP, recipe_curve
@@ -196,7 +201,7 @@ def test_damaged_and_missing_visits_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"lacks the column\(s\) z"):
         digest(open_run(path))
     file.write_bytes(b"PAR1 half")
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match="is cut short or no Parquet file"):
         digest(open_run(path))
     file.unlink()
     file.symlink_to("/etc/hostname")
@@ -204,28 +209,24 @@ def test_damaged_and_missing_visits_are_sentences(tmp_path: Path) -> None:
         digest(open_run(path))
 
 
-def test_pages_are_sorted_whole_and_the_same_each_time(found: Digest, pairs: pd.DataFrame) -> None:
-    names = ["row", "pair_id", "q_flip"]
-    parts = [
-        queries.page(found, Filter(), names, "q_flip", True, s, 130) for s in range(0, 400, 130)
-    ]
-    together = pd.concat(parts, ignore_index=True)
+def test_orders_are_whole_and_the_same_each_time(found: Digest, pairs: pd.DataFrame) -> None:
+    order = queries.ordered(found, Filter(), "q_flip", True)
     expected = pairs.sort_values(["q_flip", "row"], ascending=[False, True])
-    assert together["pair_id"].tolist() == expected["pair_id"].tolist()
-    row = int(together["row"][217])
-    assert queries.place(found, Filter(), "q_flip", True, row) == 217
-    assert queries.place(found, Filter(sources=("none",)), "q_flip", True, row) is None
+    assert order.tolist() == expected["row"].tolist()
+    page = queries.rows(found, order[130:260], ["pair_id", "q_flip", "not there"])
+    assert page["pair_id"].tolist() == expected["pair_id"].tolist()[130:260]
+    assert page["q_flip"].tolist() == expected["q_flip"].tolist()[130:260]
+    assert queries.ordered(found, Filter(), "q_flip", True) is order
+    assert not len(queries.ordered(found, Filter(sources=("none",)), "q_flip", True))
 
 
 def test_missing_numbers_come_last_in_both_directions(tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "half", pairs=60, state="failed")
     half = digest(open_run(path))
     for descending in (True, False):
-        page = queries.page(half, Filter(), ["row", "z"], "z", descending, 0, 60)
+        order = queries.ordered(half, Filter(), "z", descending)
+        page = queries.rows(half, order, ["z"])
         assert page["z"].notna().tolist() == [True] * 30 + [False] * 30
-        for place in (3, 45):
-            row = int(page["row"][place])
-            assert queries.place(half, Filter(), "z", descending, row) == place
 
 
 def test_filters_count_what_pandas_counts(found: Digest, pairs: pd.DataFrame) -> None:
@@ -239,20 +240,89 @@ def test_filters_count_what_pandas_counts(found: Digest, pairs: pd.DataFrame) ->
         Filter(votes=("unanimous",)): pairs["vote_group"] == "unanimous",
         Filter(ids=tuple(pairs["pair_id"][:7])): pairs["row"] < 7,
         Filter(without=tuple(pairs["pair_id"][:7])): pairs["row"] >= 7,
-        Filter(rows=(3, 9)): pairs["row"].isin([3, 9]),
+        Filter(rows=Rows("some", np.array([3, 9]))): pairs["row"].isin([3, 9]),
         Filter(marker="swapped", sources=("one",)): pairs["flipped"] & (pairs["source"] == "one"),
     }
-    for chosen, kept in cases.items():
-        assert queries.count(found, chosen) == int(kept.sum())
+    for chosen, expected in cases.items():
+        assert queries.count(found, chosen) == int(expected.sum())
     with pytest.raises(RunError, match="have no column"):
         queries.count(found, Filter(ranges=(('z" OR 1=1 --', 0, 1),)))
 
 
 def test_texts_are_searched_literally_in_any_case(run: Run) -> None:
-    assert queries.search(run.path, "needle") == (0, 2)
-    assert queries.search(run.path, "(1+1)") == (0,)
-    assert queries.search(run.path, "KETTLE 17 ") == (17,)
-    assert queries.search(run.path, "' OR 1=1 --") == ()
+    def found(text: str) -> list[int]:
+        going_on = search(run.path, text)
+        going_on.wait(30, whole=True)
+        assert going_on.ended
+        assert going_on.read == going_on.total == 400
+        return going_on.rows().places.tolist()
+
+    assert found("needle") == [0, 2]
+    assert found("(1+1)") == [0]
+    assert found("KETTLE 17 ") == [17]
+    assert found("' OR 1=1 --") == []
+
+
+def test_a_search_tells_what_it_found_before_its_end(
+    run: Run, found: Digest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "FIRST_PAIRS", 20)
+    monkeypatch.setattr(searching, "PAIRS_A_PART", 100)
+    gate, query = threading.Semaphore(0), searching.query
+
+    def one_part(*given: Any) -> Any:
+        assert gate.acquire(timeout=30)
+        return query(*given)
+
+    monkeypatch.setattr(searching, "query", one_part)
+    going_on = searching.Search(run.path, "kettle 1")
+    expected = [n for n in range(400) if str(n).startswith("1")]
+    names = set()
+    for end in (0, 20, 120, 220, 320):
+        while going_on.read < end:
+            time.sleep(0.01)
+        assert going_on.rows().places.tolist() == [n for n in expected if n < end]
+        assert not going_on.ended
+        names.add(going_on.rows().name)
+        gate.release()
+    going_on.wait(30, whole=True)
+    assert len(names) == 5  # what grows is never taken for what it was
+    assert going_on.rows().places.tolist() == expected
+    assert queries.count(found, Filter(rows=going_on.rows())) == len(expected)
+
+
+def test_a_search_in_a_damaged_file_ends_with_a_sentence(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "cut", pairs=20)
+    whole = (path / "pairs.parquet").read_bytes()
+    (path / "pairs.parquet").write_bytes(whole[:-10])
+    going_on = search(path, "kettle")
+    going_on.wait(30, whole=True)
+    with pytest.raises(RunError, match=r"pairs\.parquet is cut short or no Parquet file"):
+        going_on.rows()
+
+
+def test_a_digest_is_made_in_another_process(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=40)
+    run = open_run(path)
+    assert kept(run) is None
+    assert unread(run) == sum(file.stat().st_size for file in (path / "visits").iterdir())
+    task = prepare(run)
+    assert prepare(run) is task
+    assert task.ended.wait(60)
+    assert task.problem is None
+    made = kept(run)
+    assert made is not None
+    assert made.visits == 40
+    assert unread(run) == 0
+
+
+def test_a_digest_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=40)
+    next((path / "visits").iterdir()).write_bytes(b"PAR1 cut")
+    task = prepare(open_run(path))
+    assert task.ended.wait(60)
+    assert "is cut short or no Parquet file" in str(task.problem)
+    assert kept(open_run(path)) is None
 
 
 def test_samples_are_drawn_alike_and_bounded(found: Digest) -> None:
@@ -372,6 +442,25 @@ def test_figures_bear_runs_without_visits_or_spread(found: Digest) -> None:
     assert "z at the one visit" in cartography(once, 400).to_json()
 
 
+def test_the_corners_of_the_triangle_bear_their_names_alone(found: Digest) -> None:
+    points = queries.sample(found, Filter(), ["pair_id", "z", "q_clean", "q_flip", "q_tie"], 99)
+    layout = ternary(points, points[:0], None, 400).layout.ternary
+    for axis in (layout.aaxis, layout.baxis, layout.caxis):
+        assert axis.title.text
+        assert not {0, 1} & set(axis.tickvals)
+
+
+def test_what_the_database_says_is_told_in_other_words(tmp_path: Path, run: Run) -> None:
+    gone = str(tmp_path / "gone.parquet")
+    with pytest.raises(RunError) as missing:
+        query("SELECT * FROM read_parquet($1)", [gone])
+    assert str(missing.value) == f"{gone} is no longer there."
+    with pytest.raises(RunError) as odd:
+        query("SELECT nothing FROM read_parquet($1)", [str(run.path / "pairs.parquet")])
+    assert "pairs.parquet cannot be read; it may be damaged" in str(odd.value)
+    assert "Binder" not in str(odd.value)
+
+
 @pytest.mark.parametrize("pairs", [20_000])
 def test_a_large_run_is_read_and_queried_quickly(tmp_path: Path, pairs: int) -> None:
     # The full size, 1,000,000 pairs and 10,000,000 visits: python -m tests.huge_run FOLDER, then
@@ -381,7 +470,8 @@ def test_a_large_run_is_read_and_queried_quickly(tmp_path: Path, pairs: int) -> 
     found = digest(open_run(path))
     assert (found.size, found.visits) == (pairs, 3 * pairs)
     started = time.perf_counter()
-    page = queries.page(found, Filter(marker="swapped"), ["row", "z"], "z", False, 0, 500)
+    order = queries.ordered(found, Filter(marker="swapped"), "z", False)
+    page = queries.rows(found, order[:500], ["row", "z"])
     read_visits(found, int(page["row"][0]))
     assert time.perf_counter() - started < 2
     assert psutil.Process().memory_info().rss - before < 600e6

@@ -6,24 +6,26 @@ from collections.abc import Mapping
 
 import pandas as pd
 import streamlit as st
-from decision_bar import decision_bar, export_box, steps
+from decision_bar import Steps, decision_bar, place_in, steps
 from marking import plain
 from pair_filter import CORRECTION, LABELS, Asked, asked_for
-from pair_view import pair_view
+from pair_view import pair_charts, pair_texts
 from reading import config_of, is_live, open_training, read_digest, shown_errors
 from selection import choose_pair, chosen_pair, head, select_rows, selected_rows
 from state import NUMBER, kept, set_kept
 
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import NUMBERS, count, row_of
-from plc_core.analysis.inspection.queries import page as page_of
+from plc_core.analysis.inspection.queries import NUMBERS, Ints, ordered, row_of, rows
 from plc_core.decisions import Decision, read_decisions
 from plc_core.runs import Run
 
-PAGE_ROWS = 500
+PAGE_ROWS = 16
+"""Pairs that are listed at a time: as many as stand beside a pair on a laptop's screen."""
+
 KEY = "pairs_table"
 SCORES = ("score_chosen", "score_rejected")
 TEXTS = ("pair_id", "source", "oracle_state", "flipped", "injected_tie")
+LISTED = ["row", *TEXTS, *(name for name in NUMBERS if name not in SCORES)]
 
 
 def page() -> None:
@@ -40,27 +42,28 @@ def page() -> None:
         pair_id = chosen_pair()
         row = row_of(found, pair_id) if pair_id else None
         if pair_id and row is None:
-            st.warning(f"This run has no pair {plain(pair_id)}.")
-        total = count(found, asked.filter)
-        start = _pager(run, found, asked, total)
-        view = page_of(
-            found,
-            asked.filter,
-            ["row", *TEXTS, *(n for n in NUMBERS if n not in SCORES)],
-            asked.order,
-            asked.descending,
-            start,
-            PAGE_ROWS,
-        )
-        if not len(view):
-            st.info("No pair matches these filters.")
-        elif row is None:
-            pair_id, row = str(view["pair_id"].iloc[0]), int(view["row"].iloc[0])
-        _table(view, decisions, pair_id if row is not None else None)
-        if row is not None and pair_id is not None:
-            around = steps(found, asked, view, start, total, row, PAGE_ROWS)
-            decision_bar(run, pair_id, decisions.get(pair_id), around)
-            pair_view(run, found, row)
+            st.warning(
+                f"This run has no pair {plain(pair_id)}, so none is shown. Choose one in the list."
+            )
+        order = ordered(found, asked.filter, asked.order, asked.descending)
+        with st.container(key="split"):
+            listing, reading = st.columns([0.36, 0.64], gap="medium")
+        with listing:
+            view = _listing(run, found, asked, order, row)
+            if pair_id is None and len(view):
+                row = int(view["row"].iloc[0])
+            _table(view, asked.order, decisions, row)
+            st.caption(plain(_weight_note(run)))
+        with reading:
+            if row is None:
+                decision_bar(run, None, None, Steps(None, None, None, len(order)))
+                st.info("No pair is shown.")
+            else:
+                shown = str(rows(found, [row], ["pair_id"])["pair_id"].iloc[0])
+                decision_bar(run, shown, decisions.get(shown), steps(found, order, row))
+                visits = pair_texts(run, found, row)
+        if row is not None:
+            pair_charts(run, found, row, visits)
 
 
 def _decisions(run: Run) -> dict[str, Decision]:
@@ -70,33 +73,43 @@ def _decisions(run: Run) -> dict[str, Decision]:
     return {}
 
 
-def _pager(run: Run, found: Digest, asked: Asked, total: int) -> int:
-    """A line that counts the rows, the page number and the export; the first row of the page."""
-    pages = max(1, -(-total // PAGE_ROWS))
-    left, middle, right = st.columns([0.66, 0.14, 0.2], vertical_alignment="center")
-    key = kept("page", 1, NUMBER)
-    if st.session_state[key] > pages:
-        set_kept("page", 1)
-    with right:
-        export_box(run)
-    number = int(
-        middle.number_input(
-            "Page",
-            min_value=1,
-            max_value=pages,
-            key=key,
-            label_visibility="collapsed",
-            disabled=pages == 1,
-            help=f"Page, of {pages:,}",
-        )
+def _listing(
+    run: Run,
+    found: Digest,
+    asked: Asked,
+    order: Ints,
+    row: int | None,
+) -> pd.DataFrame:
+    """How many pairs there are, and the page number; the numbers of the pairs on that page."""
+    pages = max(1, -(-len(order) // PAGE_ROWS))
+    _turn_to(run.name, order, row)
+    left, right = st.columns([0.58, 0.42], vertical_alignment="center")
+    number = right.number_input(
+        "Page",
+        min_value=1,
+        max_value=pages,
+        key=kept("page", 1, NUMBER, range(1, pages + 1)),
+        label_visibility="collapsed",
+        disabled=pages == 1,
+        help=f"Page, of {pages:,}",
     )
-    start = (number - 1) * PAGE_ROWS
-    shown = f", rows {start + 1:,} to {min(start + PAGE_ROWS, total):,}" if pages > 1 else ""
-    said = f"{total:,} of {found.size:,} pairs{shown}, by {asked.words}. {_weight_note(run)}"
+    start = (int(number) - 1) * PAGE_ROWS
+    said = f"{len(order):,} of {found.size:,} pairs, by {asked.words}"
+    left.caption(plain(said) + (f" · page {int(number):,} of {pages:,}" if pages > 1 else ""))
     if is_live(run):
-        said += f" The run goes on: read up to step {found.last_step}."
-    left.caption(plain(said))
-    return start
+        st.caption(f"The run goes on: read up to step {found.last_step}.")
+    return rows(found, order[start : start + PAGE_ROWS], LISTED)
+
+
+def _turn_to(run: str, order: Ints, row: int | None) -> None:
+    """Turn to the page of a pair that was just chosen; a page that a link names stays."""
+    before = st.session_state.get("turned_to")
+    st.session_state["turned_to"] = run, row
+    if row is None or before == (run, row) or (before is None and "page" in st.query_params):
+        return
+    here = place_in(order, row)
+    if here is not None:
+        set_kept("page", here // PAGE_ROWS + 1)
 
 
 def _weight_note(run: Run) -> str:
@@ -107,21 +120,26 @@ def _weight_note(run: Run) -> str:
     return f"{CORRECTION} is the share of the pair's loss that was taken with the label reversed."
 
 
-def _table(view: pd.DataFrame, decisions: Mapping[str, Decision], pair_id: str | None) -> None:
-    """The numbers of one page of pairs; a click on a row chooses its pair."""
-    if not len(view):
+def _table(
+    view: pd.DataFrame, order: str, decisions: Mapping[str, Decision], row: int | None
+) -> None:
+    """The numbers of one page of pairs, first what they are sorted by; a click chooses a pair."""
+    if view.empty:
+        st.info("No pair matches these filters.")
         return
-    ids = view["pair_id"].tolist()
+    ids, places = view["pair_id"].tolist(), view["row"].tolist()
 
     def selected() -> None:
-        for row in selected_rows(KEY):
-            choose_pair(ids[row])
+        for place in selected_rows(KEY):
+            choose_pair(ids[place])
 
-    select_rows(KEY, [ids.index(pair_id)] if pair_id in ids else [])
+    select_rows(KEY, [places.index(row)] if row in places else [])
     shown = view.drop(columns="row").dropna(axis="columns", how="all")
     if "visits" in shown and (shown["visits"] == 1).all():
         # Of one visit the mean is the visit, and there is no spread.
         shown = shown.drop(columns=["visits", "mean_z"])
+    if order in shown and order != "pair_id":
+        shown.insert(1, order, shown.pop(order))
     said = [decisions[i].decision or "note" if i in decisions else None for i in ids]
     if any(said):
         shown.insert(1, "decision", pd.Series(said, dtype="str", index=shown.index))
@@ -130,7 +148,8 @@ def _table(view: pd.DataFrame, decisions: Mapping[str, Decision], pair_id: str |
         shown,
         key=KEY,
         hide_index=True,
-        height=212,
+        height="content",
+        row_height=29,
         on_select=selected,
         selection_mode="single-row",
         placeholder="–",

@@ -56,8 +56,8 @@ MAP_OF_ONE_VISIT = Guide(
     MAP.silent,
 )
 SPREAD = Guide(
-    "How the values of all visits were spread at each stage: darker is more visits. Line: median; "
-    "dotted: 5th and 95th percentile.",
+    "How the values of all visits were spread at each stage: stronger colour is more visits. "
+    "Line: median; dotted: 5th and 95th percentile.",
     "z keeps its width while m grows, as it is standardised; w is 0 in warm-up, then rises.",
     "Whether the policy is better: margins grow under any objective.",
 )

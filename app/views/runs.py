@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,15 +10,17 @@ import pandas as pd
 import streamlit as st
 from again import command
 from elements import Guide, chart, page_title
+from health import damage
 from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, training_runs
 from marking import plain
 from provenance import provenance
-from reading import LIVE, metrics, open_training, runs_root, shown_errors
+from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
 from run_list import filtered, live, reports, run_table, runs_csv
 from selection import chosen_runs
 from state import TEXT, kept
 
 from plc_core.analysis.figures.overlay import GROUPS, final_values, run_curves
+from plc_core.files import RunError
 from plc_core.listing import RunSummary
 
 SECTIONS = ("Curves", "Numbers", "Provenance", "Run again")
@@ -86,6 +89,9 @@ def page() -> None:
     if chosen:
         _selected(root, chosen)
     reports(everything)
+    if chosen and chosen[0].problem is None and chosen[0].kind not in WITHOUT_PAIRS:
+        with contextlib.suppress(RunError):  # the pages that need it say what is wrong
+            read_ahead(open_training(root, chosen[0].name))
 
 
 def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
@@ -124,7 +130,7 @@ def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
                 opened[name] = open_training(root, name)
         provenance(opened)
     else:
-        _again(readable)
+        _again(root, readable)
 
 
 def _remark(run: RunSummary) -> None:
@@ -135,9 +141,12 @@ def _remark(run: RunSummary) -> None:
         found = f" Its report is {plain(str(report))}." if report else ""
         what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
         st.info(f"{name} is {what}, not a run on pairs." + found)
-    if not (run.problem or run.reason):
+    remark = damage(run)
+    if run.problem or run.reason:
+        remark = run.problem or f"{run.state}: {run.reason}"
+    if not remark:
         return
-    text = f"{name} · {plain(run.problem or f'{run.state}: {run.reason}')}"
+    text = f"{name} · {plain(remark)}"
     step = resumable_at(run)
     if step is not None:
         text += (
@@ -158,6 +167,8 @@ def _tables(names: Sequence[str]) -> dict[str, pd.DataFrame]:
 
 def _curves(names: Sequence[str], baseline: str) -> None:
     found = _tables(names)
+    if not found:
+        return  # what cannot be read was said, and an empty chart would say something else
     groups = list(GROUPS)
     picked = st.pills(
         "Curves",
@@ -172,7 +183,10 @@ def _curves(names: Sequence[str], baseline: str) -> None:
 
 
 def _numbers(names: Sequence[str], baseline: str) -> None:
-    table = final_values(_tables(names), FINAL, baseline or None)
+    tables = _tables(names)
+    if not tables:
+        return
+    table = final_values(tables, FINAL, baseline or None)
     st.caption(
         "The last logged step of each run; its numbers are means over that step's pairs, so they "
         "vary from step to step." + (" Δ is the distance to the baseline." if baseline else "")
@@ -188,9 +202,9 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
     )
 
 
-def _again(runs: Sequence[RunSummary]) -> None:
+def _again(root: Path, runs: Sequence[RunSummary]) -> None:
     for run in runs:
-        said = command(run.name, run.kind, run.config)
+        said = command(root, run.name, run.kind, run.config)
         st.markdown(f"**{plain(run.name)}**")
         if said is None:
             st.caption("It is not known how this run was made.")

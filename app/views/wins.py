@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import streamlit as st
-from elements import Guide, chart, page_title
+from answers import answers_behind
+from elements import Guide, chart
 from listing import listed, training_runs
-from marking import STYLE, block, literal, plain
-from reading import config_of, open_below, runs_root, shown_errors
-from selection import chosen_runs, select_rows, selected_rows
+from marking import plain
+from reading import config_of, open_below, shown_errors
+from selection import chosen_runs, head
 from state import TEXT, TEXTS, kept, value_of
 
 from plc_core.analysis.figures.overlay import win_rates
 from plc_core.analysis.inspection.answers import (
-    benchmark_of,
+    PromptSet,
     judged,
     judgement_files,
-    outcomes,
-    read_answer,
+    prompt_set,
     read_judgements,
 )
 from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
@@ -31,7 +29,6 @@ from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
 from plc_core.runs import Run
 
-REFERENCE = "reference"
 WIN = Guide(
     "Each run's share of prompts won against the baseline, ties one half, with 95 % bootstrap "
     "intervals over prompts; 50 % is even.",
@@ -42,8 +39,12 @@ WIN = Guide(
 
 def page() -> None:
     """Draw the page."""
-    page_title("Win rates", "Do the policies answer better, and what do their answers look like?")
-    root = runs_root()
+    chosen = head(
+        "Win rates", "Do the policies answer better, and what do their answers look like?"
+    )
+    if chosen is None:
+        return
+    root, of = chosen
     found = _found(root)
     if not found:
         st.info(
@@ -51,14 +52,35 @@ def page() -> None:
             "in the embedded world are judged at the end of training (eval_prompts)."
         )
         return
+    if of not in found:
+        st.info(f"The run {plain(of)} has no judged answers; others have, and are shown.")
     files = sorted({name for kinds in found.values() for name in kinds})
+    own = sorted(found.get(of, {})) or files
     left, middle, right = st.columns([0.26, 0.5, 0.24])
-    name = left.selectbox("Judgements", files, key=kept("judged", files[0], TEXT, files))
-    having = [run for run, kinds in found.items() if name in kinds]
-    like = [run for run in having if run in chosen_runs(root)] or having[:6]
-    if len(like) < 2:
-        like = having[:6]
-    picked = middle.multiselect("Runs", having, key=kept("won_by", like, TEXTS, having))
+    name = left.selectbox("Judgements", files, key=kept("judged", own[0], TEXT, files))
+    sets = _sets(root, [run for run, kinds in found.items() if name in kinds], name)
+    if not sets:
+        return
+    if len(sets) > 1:
+        keys = list(sets)
+        first = next((key for key in keys if of in sets[key][1]), keys[0])
+        key = left.selectbox(
+            "Prompts",
+            keys,
+            key=kept("prompts", first, TEXT, keys),
+            format_func=lambda k: (
+                f"{sets[k][0].prompts:,} prompts, set {k} · {len(sets[k][1])} runs"
+            ),
+            help="Runs that answered other prompts are not compared: choose a set.",
+        )
+    else:
+        key = next(iter(sets))
+    prompts, having = sets[key]
+    like = _like(root, of, having)
+    with middle:
+        picked = st.multiselect(
+            "Runs that answered the same prompts", having, key=kept("won_by", like, TEXTS, having)
+        )
     opened: dict[str, Run] = {}
     for run_name in picked:
         with shown_errors(run_name):
@@ -66,13 +88,73 @@ def page() -> None:
     if not opened:
         st.info("Choose runs.")
         return
+    _said_of(prompts, key, opened, sum(len(runs) for _, runs in sets.values()) - len(having))
     kind = found[picked[0]][name]
     with shown_errors(", ".join(picked)):
         if kind == "verdicts":
             _verdicts(opened, name)
         else:
-            _scores(opened, name, right)
+            _scores(opened, name, right, of)
     _published(opened)
+
+
+def _sets(root: Path, runs: list[str], name: str) -> dict[str, tuple[PromptSet, list[str]]]:
+    """The runs by the prompts that they were judged on, most runs first."""
+    sets: dict[str, tuple[PromptSet, list[str]]] = {}
+    for run in runs:
+        with shown_errors(run):
+            path = root / run / "judgements" / f"{name}.parquet"
+            prompts = _prompt_set(str(path), path.stat().st_mtime_ns, open_below(root, run), name)
+            sets.setdefault(prompts.key, (prompts, []))[1].append(run)
+    return dict(sorted(sets.items(), key=lambda item: -len(item[1][1])))
+
+
+@st.cache_data(max_entries=500, show_spinner=False)
+def _prompt_set(path: str, changed: int, _run: Run, name: str) -> PromptSet:
+    return prompt_set(_run, name)
+
+
+def _like(root: Path, of: str, having: list[str]) -> list[str]:
+    """The runs shown at first: the one of the address, then chosen ones, then of its data."""
+    picked = [run for run in chosen_runs(root) if run in having]
+    if of not in having:
+        return picked if len(picked) > 1 else having[:6]
+    data = _data_of(open_below(root, of))
+    for run in having:
+        if len(picked) < 6 and run not in picked:
+            with shown_errors(run):
+                if _data_of(open_below(root, run)) == data:
+                    picked.append(run)
+    return picked
+
+
+def _said_of(prompts: PromptSet, key: str, opened: Mapping[str, Run], others: int) -> None:
+    """Over which prompts the numbers are, and whether the runs were trained on one data set."""
+    said = f"Every number is over the same {prompts.prompts:,} prompts (set {key})."
+    if others:
+        are = "1 run that answered others is" if others == 1 else f"{others} runs that did not are"
+        said += f" {are} left out; choose another set to see them."
+    st.caption(said)
+    data: dict[str, list[str]] = {}
+    for name, run in opened.items():
+        data.setdefault(_data_of(run), []).append(name)
+    if len(data) > 1:
+        parts = "; ".join(f"{where}: {', '.join(names)}" for where, names in data.items())
+        st.warning(
+            "These runs were trained on different data, so a difference between them may be that "
+            f"of the data. {plain(parts)}."
+        )
+
+
+def _data_of(run: Run) -> str:
+    """The training data of a run in a few words: source, fingerprint, share reversed."""
+    data = run.info.get("data")
+    data = data if isinstance(data, dict) else {}
+    config = config_of(run)
+    source = data.get("source") or config.get("data") or "unknown data"
+    rate = config.get("flip_rate")
+    reversed_ = f", {rate:.0%} reversed" if isinstance(rate, float) else ""
+    return f"{source} {data.get('fingerprint') or ''}".strip() + reversed_
 
 
 def _found(root: Path) -> dict[str, dict[str, str]]:
@@ -85,7 +167,9 @@ def _found(root: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _scores(opened: Mapping[str, Run], name: str, place: st.delta_generator.DeltaGenerator) -> None:
+def _scores(
+    opened: Mapping[str, Run], name: str, place: st.delta_generator.DeltaGenerator, of: str
+) -> None:
     table = judged(opened, name)
     methods = list(dict.fromkeys(table["method"]))
     plain_dpo = [m for m in methods if _objective(opened, m) == "dpo"]
@@ -97,6 +181,8 @@ def _scores(opened: Mapping[str, Run], name: str, place: st.delta_generator.Delt
     except JoinError as error:
         st.warning(plain(str(error)))
         return
+    for row in cells[cells["note"].fillna("") != ""].itertuples():
+        st.warning(plain(f"{row.method}, {row.decoding}: {row.note}"))
     shown = cells.assign(cell=cells["decoding"])
     made = win_table(shown, column="cell", sizes=BENCHMARK_SIZES)
     left, right = st.columns([0.5, 0.5])
@@ -113,16 +199,24 @@ def _scores(opened: Mapping[str, Run], name: str, place: st.delta_generator.Delt
             hide_index=True,
             height="content",
             column_config={
+                **{
+                    name: st.column_config.NumberColumn(label, format="%.1f", width=50)
+                    for name, label in (("win_rate", "win %"), ("low", "low"), ("high", "high"))
+                },
+                **{
+                    name: st.column_config.NumberColumn(label, format="%.2g", width=62)
+                    for name, label in (("p_sign", "p, sign"), ("p_wilcoxon", "p, rank"))
+                },
                 **dict.fromkeys(
-                    ("win_rate", "low", "high"), st.column_config.NumberColumn(format="%.1f")
+                    ("n", "wins", "ties", "losses"), st.column_config.NumberColumn(width=48)
                 ),
-                **dict.fromkeys(
-                    ("p_sign", "p_wilcoxon"), st.column_config.NumberColumn(format="%.2g")
-                ),
+                "decoding": st.column_config.TextColumn(width=68),
             },
         )
         st.download_button("CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore")
-    _answers(opened, table, name, baseline, [m for m in methods if m != baseline])
+    against = [m for m in methods if m != baseline]
+    against.sort(key=lambda method: method != of)
+    answers_behind(opened, table, name, baseline, against)
 
 
 def _verdicts(opened: Mapping[str, Run], name: str) -> None:
@@ -144,92 +238,10 @@ def _verdicts(opened: Mapping[str, Run], name: str) -> None:
                 }
             )
     cells = pd.DataFrame(rows)
+    for row in cells[cells["note"].fillna("") != ""].itertuples():
+        st.warning(plain(f"{row.method}, {row.decoding}: {row.note}"))
     chart(f"Verdicts of {plain(name)}", win_rates(cells), WIN, key="win_rates")
     st.dataframe(cells, key="verdict_cells", hide_index=True, height="content")
-
-
-def _answers(
-    opened: Mapping[str, Run],
-    table: pd.DataFrame,
-    name: str,
-    baseline: str,
-    methods: list[str],
-) -> None:
-    """The answers behind one cell of the table, from its clearest loss to its clearest win."""
-    st.subheader("The answers behind a cell", anchor=False)
-    left, middle, right = st.columns(3)
-    method = left.selectbox("Method", methods, key=kept("method", methods[0], TEXT, methods))
-    decodings = list(dict.fromkeys(table["decoding"]))
-    decoding = middle.selectbox(
-        "Decoding", decodings, key=kept("decoding", decodings[0], TEXT, decodings)
-    )
-    kinds = ["all", "win", "tie", "loss"]
-    outcome = right.selectbox("Outcome", kinds, key=kept("outcome", "all", TEXT, kinds))
-    rows = outcomes(table, method, baseline, decoding)
-    counts = rows["outcome"].value_counts()
-    if outcome != "all":
-        rows = rows[rows["outcome"] == outcome].reset_index(drop=True)
-    st.caption(
-        f"{len(rows):,} prompts; in all {counts.get('win', 0):,} won, {counts.get('tie', 0):,} "
-        f"level, {counts.get('loss', 0):,} lost. Select one to read both answers."
-    )
-    if rows.empty:
-        return
-    ids = rows["prompt_id"].tolist()
-    key = "answers_table"
-    kept("prompt", "", TEXT)
-    current = st.session_state["kept_prompt"]
-
-    def selected() -> None:
-        for row in selected_rows(key):
-            st.session_state["kept_prompt"] = ids[row]
-
-    shown = current if current in ids else ids[0]
-    select_rows(key, [ids.index(shown)])
-    number = st.column_config.NumberColumn(format="%.3f")
-    st.dataframe(
-        rows,
-        key=key,
-        hide_index=True,
-        height=212,
-        on_select=selected,
-        selection_mode="single-row",
-        column_config=dict.fromkeys(("reward", "baseline", "difference"), number),
-    )
-    _side_by_side(opened, name, shown, decoding, (method, baseline), rows)
-
-
-def _side_by_side(
-    opened: Mapping[str, Run],
-    name: str,
-    prompt_id: str,
-    decoding: str,
-    sides: tuple[str, str],
-    rows: pd.DataFrame,
-) -> None:
-    st.html(STYLE)
-    row = rows[rows["prompt_id"] == prompt_id].iloc[0]
-    any_run = next(iter(opened.values()))
-    answers: list[dict[str, Any] | None] = []
-    for side in sides:
-        run = opened.get(side, any_run)
-        benchmark = benchmark_of(run, name)
-        policies = [REFERENCE] if side == REFERENCE else ["trained"]
-        answers.append(
-            read_answer(run, benchmark, prompt_id, decoding, policies) if benchmark else None
-        )
-    known = next((answer for answer in answers if answer), None)
-    if known is None:
-        st.info("The answers themselves are not kept in these runs.")
-        return
-    prompt = known.get("conversation") or known.get("prompt")
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, indent=1)
-    st.html(f'<div class="plc-role">prompt</div>{block(literal(text))}')
-    rewards = (row["reward"], row["baseline"])
-    for column, side, answer, reward in zip(st.columns(2), sides, answers, rewards, strict=True):
-        column.markdown(f"**{plain(side)}** · reward {reward:.3f}")
-        said = str(answer["response"]) if answer else "This answer is not kept."
-        column.html(block(literal(said)))
 
 
 def _published(opened: Mapping[str, Run]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -106,8 +108,9 @@ def ternary(
             },
             hovertemplate="prior: clean %{c:.2f}, flip %{b:.2f}, tie %{a:.2f}<extra></extra>",
         )
-    axis = {"gridcolor": GRID, "linecolor": GRID, "tickfont": {"size": 10}, "dtick": 0.25}
-    axis |= {"tickformat": ".2g", "ticks": ""}
+    axis: dict[str, Any] = {"gridcolor": GRID, "linecolor": GRID, "tickfont": {"size": 10}}
+    # No tick at 0 and 1: at a corner the ends of two axes and its name would meet.
+    axis |= {"tickvals": [0.25, 0.5, 0.75], "tickformat": ".2f", "ticks": ""}
     figure = finish(figure, 400, margin={"l": 40, "r": 40, "t": 44, "b": 30})
     figure.update_layout(
         ternary={

@@ -2,7 +2,9 @@
 
     tally      what all visits say of each pair, of each step, and of values over training
     digest     the tally of one run kept in the cache, brought up to date as the run goes on
-    queries    filters, pages of rows, samples and columns, by DuckDB over the digest
+    preparing  the digest of a large run, made in a process of its own
+    queries    filters, orders, samples and columns, by DuckDB over the digest
+    searching  a search in all texts, whose finds are there before its end
     steps      the metrics of a long run, and its estimate of the noise
     ranking    precision at k; bench: any measure between any two groups; answers: judged ones
     pair       the one pair on the screen: its texts and its visits, where they lie

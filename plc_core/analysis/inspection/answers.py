@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,28 @@ def read_judgements(run: Run, name: str, policy: str = TRAINED) -> pd.DataFrame:
     return table
 
 
+@dataclass(frozen=True)
+class PromptSet:
+    """The prompts, in their decodings, on which a run was judged: equal sets, equal `key`."""
+
+    key: str
+    prompts: int
+
+
+def prompt_set(run: Run, name: str) -> PromptSet:
+    """Which prompts the trained policy of `run` was judged on; RunError as `read_judgements`."""
+    table = read_judgements(run, name)[["decoding", "prompt_id"]].drop_duplicates()
+    lines = sorted(table["decoding"].astype(str) + " " + table["prompt_id"].astype(str))
+    key = hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:8]
+    return PromptSet(key, int(table["prompt_id"].nunique()))
+
+
 def judged(runs: Mapping[str, Run], name: str) -> pd.DataFrame:
     """The scored answers of several runs as `win_rate_cells` takes them.
 
     Columns: method (the key of the run), benchmark, decoding, prompt_id, reward. With the starting
-    model's own answers, where a file has them, as the method "reference".
+    model's own answers, where a file has them, as the method "reference": those of the first run
+    that has them. Compare runs of one `prompt_set` only.
     """
     frames = []
     for method, run in runs.items():

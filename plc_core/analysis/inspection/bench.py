@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import NUMBERS, Filter, columns, count, quantile, values
+from plc_core.analysis.inspection.queries import (
+    NUMBERS,
+    Filter,
+    Rows,
+    columns,
+    count,
+    quantile,
+    values,
+)
 from plc_core.analysis.statistics import Floats, MannWhitney, Side, holm, mann_whitney
 from plc_core.data.slices import slices_of
 from plc_core.data.votes import VOTE_GROUPS
@@ -116,7 +124,7 @@ def _group(digest: Digest, group: str, names: Sequence[str]) -> pd.DataFrame:
     chosen = group_choices(digest)[group]
     if chosen is None and group in (WEAK, STRONG):
         rows = _slice(digest, "low" if group == WEAK else "high")
-        chosen = replace(Filter(), rows=tuple(rows.tolist()))
+        chosen = Filter(rows=Rows(group, rows))
     elif chosen is None:
         end, _, name = group.partition(" of ")
         edge = quantile(digest, name, SHARE if end == LOWEST else 1 - SHARE)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -15,6 +17,24 @@ from plc_core.files import RunError, cache_dir
 THREADS = 2
 MEMORY = "500MB"
 
+logger = logging.getLogger(__name__)
+
+_WHERE_MORE = "The server's log has the engine's own words."
+_CUT = "is cut short or no Parquet file: it ends without the footer that every whole one has."
+_PROBLEMS = {
+    "No magic bytes": _CUT,
+    "too small to be a Parquet": _CUT,
+    "No files found": "is no longer there.",
+    "No such file": "is no longer there.",
+    "Cannot open file": "cannot be opened.",
+    "Could not open file": "cannot be opened.",
+    "schema mismatch": "has other columns than the run's other files of its kind.",
+    "Schema mismatch": "has other columns than the run's other files of its kind.",
+    "Out of Memory": "asks for more memory than the inspector allows itself "
+    f"({MEMORY}); filter the pairs first.",
+}
+"""By a sign in DuckDB's message: what is wrong, as the end of a sentence on the file."""
+
 
 @functools.cache
 def _database() -> duckdb.DuckDBPyConnection:
@@ -22,7 +42,7 @@ def _database() -> duckdb.DuckDBPyConnection:
         config={
             "threads": THREADS,
             "memory_limit": MEMORY,
-            "temp_directory": str(cache_dir() / "inspector" / "spill"),
+            "temp_directory": str(cache_dir() / "inspector" / f"spill-{os.getpid()}"),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "enable_object_cache": True,
@@ -35,21 +55,28 @@ def cursor() -> duckdb.DuckDBPyConnection:
     return _database().cursor()
 
 
-def query(sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
-    """The rows of a query.
+def query(
+    sql: str, parameters: Sequence[Any] = (), tables: Mapping[str, pa.Table] | None = None
+) -> pa.Table:
+    """The rows of a query, which may name the given `tables` too.
 
     Raises:
         RunError: where a file is missing, damaged, or not as a run writes it.
     """
+    connection = cursor()
     try:
-        return cursor().sql(sql, params=list(parameters)).to_arrow_table()
+        for name, table in (tables or {}).items():
+            connection.register(name, table)
+        return connection.sql(sql, params=list(parameters)).to_arrow_table()
     except duckdb.Error as error:
-        raise RunError(f"A file of this run cannot be read: {_first_line(error)}") from None
+        raise RunError(_sentence(error, parameters)) from None
 
 
-def frame(sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
+def frame(
+    sql: str, parameters: Sequence[Any] = (), tables: Mapping[str, pa.Table] | None = None
+) -> pd.DataFrame:
     """The rows of a query as a data frame; RunError as in `query`."""
-    return query(sql, parameters).to_pandas()
+    return query(sql, parameters, tables).to_pandas()
 
 
 def quoted(name: str) -> str:
@@ -57,5 +84,15 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _sentence(error: duckdb.Error, parameters: Sequence[Any]) -> str:
+    """Which file it was and what is wrong with it, in words that are not the engine's."""
+    said = str(error)
+    read = [p for p in parameters if isinstance(p, str) and p.endswith(".parquet")]
+    read += [p for ps in parameters if isinstance(ps, list) for p in ps if isinstance(p, str)]
+    named = sorted((p for p in read if p in said), key=len) or read
+    what = named[-1] if named and (len(read) == 1 or named != read) else "A file of this run"
+    for sign, sentence in _PROBLEMS.items():
+        if sign in said:
+            return f"{what} {sentence}"
+    logger.warning("A query failed: %s", said)
+    return f"{what} cannot be read; it may be damaged, or of another version. {_WHERE_MORE}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,7 +31,9 @@ from plc_core.analysis.inspection.tally import MEASURES, OPTIONAL, VALUES, Count
 from plc_core.files import RunError, cache_dir, exclusive
 from plc_core.runs import Run
 
-VERSION = 1
+logger = logging.getLogger(__name__)
+
+VERSION = 2
 KEPT_RUNS = 12
 """Digests of so many runs stay in the cache; those used longest ago go first."""
 
@@ -44,7 +47,7 @@ class Digest:
 
     pairs.parquet has a row a pair in the run's order: row, pair_id, the columns of the run's
     pairs but the texts, score_gap, votes counted and their group, and `Tally.pair_columns`.
-    steps.parquet has a row a step.
+    pairs.arrow is the same table, of which single rows are read. steps.parquet has a row a step.
 
     `visited` are the visit files read, each with its number of visits.
     """
@@ -60,6 +63,12 @@ class Digest:
     def pairs_path(self) -> str:
         """The table of one row a pair, for DuckDB."""
         return str(self.folder / "pairs.parquet")
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The table of one row a pair, mapped from disk: only rows that are taken are read."""
+        with pa.memory_map(str(self.folder / "pairs.arrow")) as file:
+            return pa.ipc.open_file(file).read_all()
 
     @cached_property
     def last_step(self) -> int | None:
@@ -100,7 +109,7 @@ def digest(run: Run, tell: Told = lambda done, total: None) -> Digest:
         RunError: where a file of the run cannot be read, or lacks a column.
     """
     files = run_files(run)
-    home = cache_dir() / "inspector" / _key(run.path.resolve(), files.pairs)
+    home = _home(run, files)
     folder = home / _key(*files.visits)
     if not (folder / "digest.json").exists():
         with exclusive(home):
@@ -110,12 +119,30 @@ def digest(run: Run, tell: Told = lambda done, total: None) -> Digest:
     return _open(folder, run.path)
 
 
+def kept(run: Run) -> Digest | None:
+    """The digest of `run` as its files are now, where it is in the cache; RunError as `digest`."""
+    files = run_files(run)
+    folder = _home(run, files) / _key(*files.visits)
+    return _open(folder, run.path) if (folder / "digest.json").exists() else None
+
+
+def unread(run: Run) -> int:
+    """Bytes of the visits that `digest` would read for `run` now, none of which is kept yet."""
+    files = run_files(run)
+    size = sum(size for _, size, _ in files.visits)
+    for path in _home(run, files).glob("*/digest.json"):
+        stamps = [tuple(entry[:3]) for entry in json.loads(path.read_text())["stamps"]]
+        if tuple(stamps) == files.visits[: len(stamps)]:
+            size = min(size, sum(size for _, size, _ in files.visits[len(stamps) :]))
+    return size
+
+
 def newest(run: Run) -> Digest | None:
     """The digest made last of this run's pairs, which may lack the newest visits, if any is kept.
 
     Raises RunError where the run has no pairs, or a file leads elsewhere.
     """
-    home = cache_dir() / "inspector" / _key(run.path.resolve(), run_files(run).pairs)
+    home = _home(run, run_files(run))
     made = sorted(home.glob("*/digest.json"), key=lambda path: path.stat().st_mtime)
     return _open(made[-1].parent, run.path) if made else None
 
@@ -124,6 +151,10 @@ def _open(folder: Path, run: Path) -> Digest:
     said = json.loads((folder / "digest.json").read_text())
     visited = tuple((str(name), int(count)) for name, count in said["visited"])
     return Digest(folder, run, visited, tuple(said["columns"]), said["size"], said["visits"])
+
+
+def _home(run: Run, files: RunFiles) -> Path:
+    return cache_dir() / "inspector" / _key(run.path.resolve(), files.pairs)
 
 
 def _key(*parts: Any) -> str:
@@ -169,7 +200,11 @@ def _visits(files: RunFiles, part: tuple[Stamp, ...]) -> tuple[dict[str, NDArray
     try:
         names = set(pq.read_schema(paths[0]).names)
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"The visits in {files.folder.name!r} cannot be read: {error}") from None
+        logger.warning("%s: %s", paths[0], error)
+        raise RunError(
+            f"{paths[0]} is cut short or no Parquet file, so the visits of {files.folder.name!r} "
+            "cannot be read."
+        ) from None
     if missing := [name for name in ("pair_id", "step", *VALUES) if name not in names]:
         raise RunError(f"{paths[0]} lacks the column(s) {', '.join(missing)}.")
     wanted = ["step", *VALUES, *(name for name in OPTIONAL if name in names)]
@@ -226,7 +261,24 @@ def _write(
         pairs = pairs.drop_columns("p_flip").append_column(
             "p_flip", pa.nulls(len(pairs), pa.float32())
         )
-    pq.write_table(pairs, folder / "pairs.parquet", compression="snappy", row_group_size=100_000)
+    few = [
+        name
+        for name in ("source", "split", "oracle_state", "vote_group")
+        if name in pairs.schema.names
+    ]
+    # A dictionary of a million different numbers costs more than reading the file does.
+    pq.write_table(
+        pairs,
+        folder / "pairs.parquet",
+        compression="snappy",
+        row_group_size=100_000,
+        use_dictionary=few,
+    )
+    with (
+        pa.OSFile(str(folder / "pairs.arrow"), "wb") as file,
+        pa.ipc.new_file(file, pairs.schema) as writer,
+    ):
+        writer.write_table(pairs)
     steps = pa.Table.from_pandas(tally.step_columns(), preserve_index=False)
     pq.write_table(steps, folder / "steps.parquet")
     np.save(folder / "rows.npy", np.concatenate(rows) if rows else np.zeros(0, np.int32))

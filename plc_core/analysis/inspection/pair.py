@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.files import RunError
+
+logger = logging.getLogger(__name__)
 
 
 def read_pair(digest: Digest, row: int) -> dict[str, Any]:
@@ -53,5 +56,6 @@ def _row(path: str, place: int) -> pa.Table:
                     return file.read_row_group(group, use_threads=False).slice(place, 1)
                 place -= size
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        logger.warning("%s: %s", path, error)
+        raise RunError(f"{path} cannot be read: it is damaged, or no longer there.") from None
     raise RunError(f"{path} has fewer rows than when it was read first. Load the page again.")

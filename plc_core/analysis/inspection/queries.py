@@ -1,19 +1,23 @@
-"""Pages, counts, samples and columns of a run's pairs, under filters."""
+"""Orders, counts, samples and columns of a run's pairs, under filters."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from plc_core.analysis.inspection.database import frame, query, quoted
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.files import RunError
+
+Ints: TypeAlias = NDArray[np.integer]
 
 NUMBERS = (
     *("q_clean", "q_flip", "q_tie", "p_flip", "z", "margin", "confidence", "weight", "correction"),
@@ -30,9 +34,15 @@ _MARKER_SQL = {
     "injected tie": "injected_tie",
     "warm": "warm",
 }
-# Quicker than lower(), which copies every text.
-_FOUND = "regexp_matches({}, regexp_escape($2), 'i')"
 _MARKER_COLUMN = {"swapped": "flipped", "not swapped": "flipped", "injected tie": "injected_tie"}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Places of pairs, as a search finds them; those of one `name` are the same places."""
+
+    name: str
+    places: Ints = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,62 +61,54 @@ class Filter:
     marker: str | None = None
     ids: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
-    rows: tuple[int, ...] | None = field(default=None, repr=False)
+    rows: Rows | None = None
+
+    def tables(self) -> dict[str, pa.Table]:
+        """What a query with this filter reads beside the pairs."""
+        return {} if self.rows is None else {"picked": pa.table({"row": self.rows.places})}
+
+
+def ordered(digest: Digest, chosen: Filter, order: str, descending: bool) -> Ints:
+    """The places of the pairs that the filter lets through, in an order, missing numbers last.
+
+    Equal values are ordered by the pair's place in the run, so that it is the same each time. The
+    last few are kept: from page to page and from pair to pair nothing is sorted again.
+    """
+    return _ordered(digest.pairs_path, digest.columns, chosen, order, descending)
+
+
+@functools.lru_cache(maxsize=8)
+def _ordered(
+    path: str, columns: tuple[str, ...], chosen: Filter, order: str, descending: bool
+) -> Ints:
+    where, parameters = _where(columns, chosen)
+    by = quoted(_checked(columns, order))
+    direction = "DESC" if descending else "ASC"
+    sql = (
+        f"SELECT row::INT AS row FROM read_parquet($1) {where} "
+        f"ORDER BY {by} {direction} NULLS LAST, row"
+    )
+    found: Ints = query(sql, [path, *parameters], chosen.tables())["row"].to_numpy()
+    found.flags.writeable = False
+    return found
+
+
+def rows(digest: Digest, places: Sequence[int] | Ints, columns: Sequence[str]) -> pd.DataFrame:
+    """Some columns of the pairs at `places`, in that order; those columns that the run has."""
+    known = [name for name in columns if name in digest.columns]
+    return digest.table.select(known).take(pa.array(places, pa.int64())).to_pandas()
 
 
 def count(digest: Digest, chosen: Filter) -> int:
     """How many pairs the filter lets through."""
-    where, parameters = _where(digest, chosen)
+    where, parameters = _where(digest.columns, chosen)
     sql = f"SELECT count(*) AS n FROM read_parquet($1) {where}"
-    return int(query(sql, [digest.pairs_path, *parameters])["n"][0].as_py())
-
-
-def page(
-    digest: Digest,
-    chosen: Filter,
-    columns: Sequence[str],
-    order: str,
-    descending: bool,
-    start: int,
-    length: int,
-) -> pd.DataFrame:
-    """Rows `start` to `start + length` of the pairs in an order, missing numbers last.
-
-    Equal values are ordered by the pair's place in the run, so that a page is the same each time.
-    """
-    where, parameters = _where(digest, chosen)
-    known = [name for name in columns if name in digest.columns]
-    by = quoted(_checked(digest, order))
-    direction = "DESC" if descending else "ASC"
-    ordered = f"ORDER BY {by} {direction} NULLS LAST, row"
-    # First which rows, then their columns: the columns of all rows need not be sorted along.
-    sql = (
-        f"SELECT {', '.join(map(quoted, known))} FROM read_parquet($1) WHERE row IN (SELECT row "
-        f"FROM read_parquet($1) {where} {ordered} LIMIT {int(length)} OFFSET {int(start)}) "
-        f"{ordered}"
-    )
-    return frame(sql, [digest.pairs_path, *parameters])
-
-
-def place(digest: Digest, chosen: Filter, order: str, descending: bool, row: int) -> int | None:
-    """How many pairs come before the pair of `row` in a page's order; None where it is left out."""
-    where, parameters = _where(digest, chosen)
-    by = quoted(_checked(digest, order))
-    before = f"p.{by} > o.v" if descending else f"p.{by} < o.v"
-    sql = (
-        f"WITH p AS (SELECT row, {by} FROM read_parquet($1) {where}), "
-        f"o AS (SELECT {by} AS v FROM p WHERE row = {int(row)}) "
-        f"SELECT (SELECT count(*) FROM o) AS here, count(*) FILTER (WHERE {before} "
-        f"OR (p.{by} IS NOT DISTINCT FROM o.v AND p.row < {int(row)}) "
-        f"OR (o.v IS NULL AND p.{by} IS NOT NULL)) AS n FROM p LEFT JOIN o ON true"
-    )
-    found = query(sql, [digest.pairs_path, *parameters])
-    return int(found["n"][0].as_py()) if found["here"][0].as_py() else None
+    return int(query(sql, [digest.pairs_path, *parameters], chosen.tables())["n"][0].as_py())
 
 
 def sample(digest: Digest, chosen: Filter, columns: Sequence[str], most: int) -> pd.DataFrame:
     """At most `most` of the pairs, drawn by a hash of their ids, so the same each time."""
-    where, parameters = _where(digest, chosen)
+    where, parameters = _where(digest.columns, chosen)
     known = [name for name in dict.fromkeys([*columns, "row"]) if name in digest.columns]
     # The hash's lowest values, found without sorting: a bound that lets a few more through.
     total = count(digest, chosen)
@@ -118,23 +120,26 @@ def sample(digest: Digest, chosen: Filter, columns: Sequence[str], most: int) ->
         f"SELECT {', '.join(map(quoted, known))} FROM read_parquet($1) {where} "
         f"ORDER BY hash(row) LIMIT {int(most)}"
     )
-    return frame(sql, [digest.pairs_path, *parameters])
+    return frame(sql, [digest.pairs_path, *parameters], chosen.tables())
 
 
 def columns(digest: Digest, names: Sequence[str], chosen: Filter = Filter()) -> pd.DataFrame:
     """Whole columns of the pairs in the run's order, those that the run has."""
-    where, parameters = _where(digest, chosen)
+    where, parameters = _where(digest.columns, chosen)
     known = [name for name in names if name in digest.columns]
     if not known:
         return pd.DataFrame()
     sql = f"SELECT {', '.join(map(quoted, known))} FROM read_parquet($1) {where} ORDER BY row"
-    return frame(sql, [digest.pairs_path, *parameters])
+    return frame(sql, [digest.pairs_path, *parameters], chosen.tables())
 
 
 def values(digest: Digest, name: str, most: int = 200) -> list[str]:
     """The values of a text column, the most frequent first."""
-    if name not in digest.columns:
-        return []
+    return list(_values(digest.pairs_path, name, most)) if name in digest.columns else []
+
+
+@functools.lru_cache(maxsize=64)
+def _values(path: str, name: str, most: int) -> tuple[str, ...]:
     column = quoted(name)
     source = f"SELECT {column} AS v FROM read_parquet($1)"
     if name == "marks":
@@ -143,12 +148,12 @@ def values(digest: Digest, name: str, most: int = 200) -> list[str]:
         f"SELECT v FROM ({source}) WHERE v IS NOT NULL GROUP BY v "
         f"ORDER BY count(*) DESC, v LIMIT {int(most)}"
     )
-    return [str(value) for value in query(sql, [digest.pairs_path])["v"].to_pylist()]
+    return tuple(str(value) for value in query(sql, [path])["v"].to_pylist())
 
 
 def bounds(digest: Digest, name: str) -> tuple[float, float] | None:
     """The smallest and largest finite value of a numeric column; None where it has none."""
-    column = quoted(_checked(digest, name))
+    column = quoted(_checked(digest.columns, name))
     sql = (
         f"SELECT min({column})::DOUBLE AS a, max({column})::DOUBLE AS b FROM read_parquet($1) "
         f"WHERE isfinite({column}::DOUBLE)"
@@ -163,7 +168,7 @@ def quantile(digest: Digest, name: str, share: float) -> float:
 
     It is one of the values, so that a filter up to it is exact.
     """
-    column = quoted(_checked(digest, name))
+    column = quoted(_checked(digest.columns, name))
     sql = (
         f"SELECT quantile_disc({column}::DOUBLE, {float(share)!r}) AS v FROM read_parquet($1) "
         f"WHERE isfinite({column}::DOUBLE)"
@@ -174,39 +179,19 @@ def quantile(digest: Digest, name: str, share: float) -> float:
 
 def row_of(digest: Digest, pair_id: str) -> int | None:
     """The place of a pair in the run; None for an id that it does not have."""
-    sql = "SELECT row FROM read_parquet($1) WHERE pair_id = $2"
-    found = query(sql, [digest.pairs_path, pair_id])["row"]
+    return _row_of(digest.pairs_path, pair_id)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _row_of(path: str, pair_id: str) -> int | None:
+    found = query("SELECT row FROM read_parquet($1) WHERE pair_id = $2", [path, pair_id])["row"]
     return int(found[0].as_py()) if len(found) else None
-
-
-def search(run: Path, text: str) -> tuple[int, ...]:
-    """The places of the pairs with `text` in a turn of the prompt or in an answer, in any case.
-
-    All texts of the run are read for it, and none is kept.
-
-    Raises:
-        RunError: where the pairs have no texts, or cannot be read.
-    """
-    path = str(run / "pairs.parquet")
-    described = frame("DESCRIBE SELECT * FROM read_parquet($1)", [path])
-    types = dict(zip(described["column_name"], described["column_type"], strict=True))
-    found = [_FOUND.format(name) for name in ("chosen", "rejected") if types.get(name) == "VARCHAR"]
-    if str(types.get("prompt", "")).startswith("STRUCT"):
-        inside = _FOUND.format("turn.content")
-        found.append(f"len(list_filter(prompt, lambda turn: {inside})) > 0")
-    if not found:
-        raise RunError(f"{path} has no texts to search in.")
-    sql = (
-        "SELECT file_row_number AS row FROM read_parquet($1, file_row_number = true) "
-        f"WHERE {' OR '.join(found)} ORDER BY row"
-    )
-    return tuple(query(sql, [path, text])["row"].to_numpy().tolist())
 
 
 def histogram(digest: Digest, name: str, chosen: Filter, edges: np.ndarray) -> np.ndarray:
     """How many pairs fall between neighbouring `edges` (evenly spaced), those beyond left out."""
-    column = quoted(_checked(digest, name))
-    where, parameters = _where(digest, chosen)
+    column = quoted(_checked(digest.columns, name))
+    where, parameters = _where(digest.columns, chosen)
     low, width, cells = float(edges[0]), float(edges[1] - edges[0]), len(edges) - 1
     inside = f"{column} BETWEEN {low!r} AND {float(edges[-1])!r}"
     where = f"{where} AND {inside}" if where else f"WHERE {inside}"
@@ -214,13 +199,13 @@ def histogram(digest: Digest, name: str, chosen: Filter, edges: np.ndarray) -> n
         f"SELECT least(floor(({column} - {low!r}) / {width!r}), {cells - 1})::INT AS cell, "
         f"count(*) AS n FROM read_parquet($1) {where} GROUP BY cell"
     )
-    found = query(sql, [digest.pairs_path, *parameters])
+    found = query(sql, [digest.pairs_path, *parameters], chosen.tables())
     counts = np.zeros(cells, np.int64)
     counts[found["cell"].to_numpy()] = found["n"].to_numpy()
     return counts
 
 
-def _where(digest: Digest, chosen: Filter) -> tuple[str, list[Any]]:
+def _where(columns: Collection[str], chosen: Filter) -> tuple[str, list[Any]]:
     """The condition of a filter and its parameters, numbered from 2."""
     parts: list[str] = []
     parameters: list[Any] = []
@@ -230,32 +215,32 @@ def _where(digest: Digest, chosen: Filter) -> tuple[str, list[Any]]:
         return f"${len(parameters) + 1}"
 
     for name, low, high in chosen.ranges:
-        column = quoted(_checked(digest, name))
+        column = quoted(_checked(columns, name))
         parts.append(f"{column} BETWEEN {bind(float(low))} AND {bind(float(high))}")
     for name, picked in (
         ("source", chosen.sources),
         ("oracle_state", chosen.states),
         ("vote_group", chosen.votes),
     ):
-        if picked and name in digest.columns:
+        if picked and name in columns:
             parts.append(f"{name} IN (SELECT unnest({bind(list(picked))}))")
-    if chosen.marks and "marks" in digest.columns:
+    if chosen.marks and "marks" in columns:
         parts.append(f"list_has_any(marks, {bind(list(chosen.marks))})")
     if chosen.marker is not None:
         column = _MARKER_COLUMN.get(chosen.marker, chosen.marker)
-        known = chosen.marker in _MARKER_SQL and column in digest.columns
+        known = chosen.marker in _MARKER_SQL and column in columns
         parts.append(_MARKER_SQL[chosen.marker] if known else "false")
     if chosen.ids is not None:
         parts.append(f"pair_id IN (SELECT unnest({bind(list(chosen.ids))}))")
     if chosen.without:
         parts.append(f"pair_id NOT IN (SELECT unnest({bind(list(chosen.without))}))")
     if chosen.rows is not None:
-        parts.append(f"row IN (SELECT unnest({bind(list(chosen.rows))}))")
+        parts.append("row IN (SELECT row FROM picked)")
     return ("WHERE " + " AND ".join(parts) if parts else ""), parameters
 
 
-def _checked(digest: Digest, name: str) -> str:
-    if name not in digest.columns:
+def _checked(columns: Collection[str], name: str) -> str:
+    if name not in columns:
         raise RunError(f"The pairs of this run have no column {name!r}.")
     return name
 

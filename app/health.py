@@ -1,0 +1,80 @@
+"""What a glance at a run's files tells: one that is missing or cut short, before it is opened."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from listing import WITHOUT_PAIRS
+
+from plc_core.listing import RunSummary
+
+MOST_VISIT_FILES = 24
+"""So many files of visits are looked at, evenly from the first to the last."""
+
+_MAGIC = b"PAR1"
+_TABLES = ("metrics.parquet", "pairs.parquet", "visits")
+
+
+def damage(run: RunSummary) -> str | None:
+    """What is wrong with the files of a run whose record can be read, as a sentence; else None.
+
+    Only their ends are read, and again only where one was changed.
+    """
+    if run.problem is not None or run.kind in WITHOUT_PAIRS or run.kind == "?":
+        return None
+    stamps = tuple(_stamp(run.path / name) for name in _TABLES)
+    return _damage(run.path, stamps, run.state == "done")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size
+
+
+@lru_cache(maxsize=2_000)
+def _damage(path: Path, stamps: tuple[tuple[int, int] | None, ...], done: bool) -> str | None:
+    missing = [name for name, stamp in zip(_TABLES, stamps, strict=True) if stamp is None]
+    if done and missing:
+        return f"It is done but has no {' and no '.join(missing)}."
+    tables = [path / name for name in _TABLES[:2] if name not in missing]
+    cut = [table.name for table in tables if not _whole(table)]
+    if "visits" not in missing:
+        cut += [f"visits/{file.name}" for file in _some_visits(path) if not _whole(file)]
+    if not cut:
+        return None
+    are = "is" if len(cut) == 1 else "are"
+    return f"{' and '.join(cut[:3])} {are} cut short or no Parquet file."
+
+
+def _some_visits(path: Path) -> list[Path]:
+    if (path / "visits").is_symlink():
+        return []
+    try:
+        with os.scandir(path / "visits") as entries:
+            names = sorted(e.name for e in entries if e.name[:1].isdigit())
+    except OSError:
+        return []
+    every = max(1, -(-len(names) // MOST_VISIT_FILES))
+    some = sorted({*names[::every], *names[-1:]})
+    return [path / "visits" / name for name in some if name.endswith(".parquet")]
+
+
+def _whole(path: Path) -> bool:
+    """Whether a Parquet file has its beginning and its end; a link is not followed."""
+    if path.is_symlink():
+        return True  # it is refused where it would be opened
+    try:
+        with path.open("rb") as file:
+            begins = file.read(4) == _MAGIC
+            file.seek(0, os.SEEK_END)
+            if not begins or file.tell() < 12:
+                return False
+            file.seek(-4, os.SEEK_END)
+            return file.read(4) == _MAGIC
+    except OSError:
+        return False
