@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from plc_core.files import RunError
 from plc_core.parameters import notebook_values, run_folder
-from plc_core.progress import in_batch
+from plc_core.progress import Progress, in_batch
 from plc_core.runs import UNSTARTED, Run, create_run, open_run
 
 _SECONDS_BETWEEN_LOOKS = 0.3
@@ -56,16 +56,19 @@ def run_jobs(
     jobs: Sequence[Mapping[str, Any]],
     workers: int = 1,
     start: Starter | None = None,
+    progress: Progress | None = None,
 ) -> list[str]:
     """Execute a notebook once a job, `workers` at a time; a sentence for each job that failed.
 
-    Every job has its share of the processors, and a bar that shows its phase (in JupyterLab one
-    bar for all). A job whose run is finished with the same parameters is kept, which is said; a
-    training run that was cut off goes on from its last checkpoint; a job that fails leaves a run
-    folder with the reason, and the others go on.
+    Every job has its share of the processors. A terminal shows a bar for each that runs and a line
+    for each that has ended, with its time and what remains; a log has the lines. A job whose run is
+    finished with the same parameters is kept, which is said; a training run that was cut off goes
+    on from its last checkpoint; a job that fails leaves a run folder with the reason, and the
+    others go on.
 
     Args:
         start: starts a job elsewhere than in a process of this machine.
+        progress: told how many have ended; a bar in JupyterLab unless told otherwise.
 
     Raises:
         ParameterError, RunError, JobError: before anything runs, where a job cannot be meant.
@@ -81,18 +84,27 @@ def run_jobs(
     start = start or _here(workers)
     running: list[_Job] = []
     errors: list[str] = []
-    with tempfile.TemporaryDirectory() as scratch, _overall(len(waiting)) as advance:
+    tally = _Tally(len(waiting))
+    progress = progress or (Progress() if in_jupyter() else None)
+    ended = (
+        progress.phase("training runs", len(waiting))
+        if progress
+        else contextlib.nullcontext(_ignore)
+    )
+    with tempfile.TemporaryDirectory() as scratch, ended as advance:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     values = waiting.pop(0)
                     job_scratch = Path(tempfile.mkdtemp(dir=scratch))
-                    running.append(_Job(start(notebook, values, job_scratch), values))
+                    execution = start(notebook, values, job_scratch)
+                    running.append(_Job(execution, values, alone=tally.jobs == 1))
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 for job in running[:]:
                     if job.finished():
                         running.remove(job)
                         errors += job.errors()
+                        tally.add(job)
                         advance(1)
         finally:
             for job in running:
@@ -102,7 +114,12 @@ def run_jobs(
 
 def _here(workers: int) -> Starter:
     threads = max(1, (os.cpu_count() or 1) // workers)
-    environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        # Threads that spin while they wait take four times the time of two busy processors.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     return lambda notebook, values, scratch: Process(notebook, values, scratch, environment)
 
 
@@ -111,10 +128,8 @@ def in_jupyter() -> bool:
     return "ipykernel" in sys.modules and not in_batch()
 
 
-@contextlib.contextmanager
-def _overall(jobs: int) -> Iterator[Callable[[int], object]]:
-    with tqdm(total=jobs, desc="runs", disable=not jobs or not in_jupyter()) as bar:
-        yield bar.update
+def _ignore(amount: int) -> None:
+    """Where nobody is told how many jobs have ended."""
 
 
 def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
@@ -188,17 +203,30 @@ class Process:
 
 
 class _Job:
-    """An execution with a bar that follows its run's status.json."""
+    """An execution with a bar that follows its run's status.json.
 
-    def __init__(self, execution: Execution, values: Mapping[str, Any]) -> None:
+    `alone`: a log has a line a phase and what the pairs were, and a terminal keeps the bar.
+    """
+
+    def __init__(self, execution: Execution, values: Mapping[str, Any], alone: bool) -> None:
         self.run_folder = run_folder(values)
+        self.started = time.monotonic()
         self._execution = execution
+        self._alone = alone
         self._code: int | None = None
-        # Where nobody watches, as in a log file, a line a phase is enough.
-        shape = "{desc:44}{bar:24}{percentage:4.0f} % {elapsed}"
-        self.bar = tqdm(total=1, bar_format=shape, disable=not sys.stderr.isatty() or in_jupyter())
+        self.bar = tqdm(
+            total=1,
+            bar_format="{desc:60}{bar:20} {elapsed}",
+            leave=alone,
+            disable=not sys.stderr.isatty() or in_jupyter(),
+        )
         self._phase = ""
         self._show("starting", 0, 1)
+
+    @property
+    def state(self) -> str:
+        """How the execution ended."""
+        return "failed" if self._code else "done"
 
     def finished(self) -> bool:
         """Whether the execution has ended; brings the bar up to date."""
@@ -207,12 +235,9 @@ class _Job:
             run = open_run(self.run_folder)
         self._code = self._execution.poll()
         if self._code is not None:
-            if self._code:
-                self._show("failed", int(self.bar.n), int(getattr(self.bar, "total", None) or 1))
-            else:
-                self._show("done", 1, 1)
+            self._show(self.state, 0 if self._code else 1, 1)
             self.bar.close()
-            if not self._code and run is not None and run.info.get("kind") == "training":
+            if self._alone and not self._code and run and run.info.get("kind") == "training":
                 sys.stderr.write(f"  {run.data_sentence()}\n")
             return True
         if run is not None:
@@ -226,8 +251,8 @@ class _Job:
         text = f"{self.run_folder.name}: {phase}"
         if not self.bar.disable:
             self.bar.total, self.bar.n = total, done
-            self.bar.set_description_str(text)
-        elif phase != self._phase and not in_jupyter():
+            self.bar.set_description_str(f"{text} {done}/{total}" if total > 1 else text)
+        elif self._alone and phase != self._phase and not in_jupyter():
             sys.stderr.write(f"{text}\n")
         self._phase = phase
 
@@ -246,3 +271,34 @@ class _Job:
         """End the execution and its bar."""
         self._execution.stop()
         self.bar.close()
+
+
+class _Tally:
+    """A line for each of several jobs that has ended: its state, its time and what remains."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._ended = 0
+        self._started = time.monotonic()
+
+    def add(self, job: _Job) -> None:
+        """Count a job that has ended and say so."""
+        self._ended += 1
+        if self.jobs == 1 or in_jupyter():
+            return
+        now = time.monotonic()
+        left = self.jobs - self._ended
+        rest = "none is left"
+        if left:
+            about = _clock((now - self._started) / self._ended * left)
+            rest = f"{left} left, about {about}"
+        place = f"{self._ended:{len(str(self.jobs))}}/{self.jobs}"
+        tqdm.write(
+            f"{place}  {job.run_folder.name:44} {job.state:6} in {_clock(now - job.started)}; "
+            f"{_clock(now - self._started)} so far, {rest}",
+            file=sys.stderr,
+        )
+
+
+def _clock(seconds: float) -> str:
+    return str(tqdm.format_interval(seconds))

@@ -20,18 +20,24 @@ from plc_core.experiments.planning import (
 from plc_core.files import RunError, project_path, replacing
 from plc_core.jobs import run_jobs
 from plc_core.parameters import ParameterError, checked
+from plc_core.progress import Progress
 from plc_core.runs import Run, open_run, resolve
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def ready_runs(
-    planned: Iterable[PlannedRun], runs_dir: str = "runs", make: bool = True, workers: int = 2
+    planned: Iterable[PlannedRun],
+    runs_dir: str = "runs",
+    make: bool = True,
+    workers: int = 2,
+    progress: Progress | None = None,
 ) -> dict[str, list[Run]]:
     """The finished runs of every label, in order of seed.
 
     What is finished is opened; what is missing is trained, `workers` at a time, and what was cut
-    off goes on. A run that another process is making is waited for.
+    off goes on. A run that another process is making is waited for. `progress` is told how many of
+    those that were missing are there.
 
     Raises:
         RunError: where a run was made with other parameters than its name says; where runs are
@@ -46,7 +52,8 @@ def ready_runs(
         elsewhere = [plan for plan in missing if _state(root, plan) == "running"]
         here = [plan for plan in missing if plan not in elsewhere]
         if here:
-            errors = run_jobs(TRAIN_NOTEBOOK, [_job(plan, root) for plan in here], workers)
+            jobs = [_job(plan, root) for plan in here]
+            errors = run_jobs(TRAIN_NOTEBOOK, jobs, workers, progress=progress)
             failed = [e for e in errors if _state(root, _named(here, e)) != "running"]
             if failed:
                 raise RunError("Runs that this needs failed. " + " ".join(failed))

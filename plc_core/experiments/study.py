@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from plc_core.analysis.paper import NAMES
 from plc_core.evaluation.chain_judged import ChainJudged
 from plc_core.evaluation.kl_matching import WORLD, Judged
 from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.world import evaluate
 from plc_core.experiments import plan_runs, ready_runs
-from plc_core.files import project_path
-from plc_core.runs import Run, create_run
+from plc_core.files import RunError, project_path
+from plc_core.progress import Progress
+from plc_core.runs import Run, create_run, open_run, resolve
 
 
 class StudyConfig(BaseModel):
@@ -61,11 +64,36 @@ def trained(
 ) -> dict[str, list[Run]]:
     """The runs of each variant, one a seed, by rising seed; what is missing is made.
 
+    The report's status.json says how many of the missing ones are there.
+
     Raises:
         RunError: where runs are missing and `make` is False, which ones and how to make them.
     """
     planned = plan_runs(config.recipe, dict(variants), seeds or config.seeds, common=config.common)
-    return ready_runs(planned, runs_dir=config.runs_dir, make=config.make, workers=config.workers)
+    ready = ready_runs(
+        planned, config.runs_dir, config.make, config.workers, Progress(_report(config))
+    )
+    if isinstance(config, JudgedConfig):
+        for run in (run for own in ready.values() for run in own):
+            _answer_as_trained(run)
+    return ready
+
+
+def _report(config: StudyConfig) -> Run | None:
+    with contextlib.suppress(RunError):
+        run = open_run(resolve(project_path(config.runs_dir), config.name))
+        return run if run.info.get("kind") == "analysis" else None
+    return None
+
+
+def _answer_as_trained(run: Run) -> None:
+    # A study with an evaluation of its own may have left answers to more or fewer prompts of the
+    # world, and two runs compare over the same ones only.
+    own = run.info["config"]
+    if own["model"] == "world" and own["eval_prompts"]:
+        judged = run.table("judgements/gold-world.parquet")["prompt_id"].nunique()
+        if judged != own["eval_prompts"]:
+            evaluate(run, own["eval_prompts"])
 
 
 def open_report(config: StudyConfig) -> Run:
