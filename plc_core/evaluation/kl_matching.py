@@ -16,6 +16,9 @@ from plc_core.runs import Run
 TOLERANCE = 0.1
 """Two KLs that differ by less than this share of the target count as matched."""
 
+ROUNDS = 2
+"""Betas that are tried for a control at most."""
+
 _SLOPE = -0.6
 """d log KL / d log beta of plain DPO, as measured in the embedded world between 0.1 and 0.2: a
 first guess, which the control's own KL then corrects."""
@@ -113,7 +116,7 @@ def find_control(
     method: Sequence[Run],
     dpo: Sequence[Sequence[Run]],
     train: Callable[[float], Sequence[Run]],
-    rounds: int = 2,
+    rounds: int = ROUNDS,
     judged: Judged = WORLD,
 ) -> Control:
     """The plain DPO runs that moved as far as `method`.

@@ -46,10 +46,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 class AblationConfig(ContestConfig):
     """The parameters of `notebooks/09_ablations.ipynb`."""
 
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The full method and every ablation of it."""
+        return {name: own for name, (_, own) in VARIANTS.items()}
+
 
 def ablation_entries(config: AblationConfig) -> list[Contestant]:
     """The full method and every ablation of it, on the same pairs."""
-    return entries_of(config, {name: own for name, (_, own) in VARIANTS.items()})
+    return entries_of(config, config.compared())
 
 
 def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFrame:
