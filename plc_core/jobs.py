@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from tqdm.auto import tqdm
 
 from plc_core.files import RunError
+from plc_core.job_lines import JobLine, Tally, in_kernel
 from plc_core.parameters import notebook_values, run_folder
-from plc_core.progress import Progress, in_batch
+from plc_core.progress import Progress
 from plc_core.runs import UNSTARTED, Run, create_run, open_run
 
 _SECONDS_BETWEEN_LOOKS = 0.3
@@ -61,14 +61,14 @@ def run_jobs(
     """Execute a notebook once a job, `workers` at a time; a sentence for each job that failed.
 
     Every job has its share of the processors. A terminal shows a bar for each that runs and a line
-    for each that has ended, with its time and what remains; a log has the lines. A job whose run is
-    finished with the same parameters is kept, which is said; a training run that was cut off goes
-    on from its last checkpoint; a job that fails leaves a run folder with the reason, and the
-    others go on.
+    for each that has ended, with its time and what remains; a log has the lines, JupyterLab one
+    bar. A job whose run is finished with the same parameters is kept, which is said; a training run
+    that was cut off goes on from its last checkpoint; a job that fails leaves a run folder with the
+    reason, and the others go on.
 
     Args:
         start: starts a job elsewhere than in a process of this machine.
-        progress: told how many have ended; a bar in JupyterLab unless told otherwise.
+        progress: told how many have ended.
 
     Raises:
         ParameterError, RunError, JobError: before anything runs, where a job cannot be meant.
@@ -84,14 +84,12 @@ def run_jobs(
     start = start or _here(workers)
     running: list[_Job] = []
     errors: list[str] = []
-    tally = _Tally(len(waiting))
-    progress = progress or (Progress() if in_jupyter() else None)
-    ended = (
-        progress.phase("training runs", len(waiting))
-        if progress
-        else contextlib.nullcontext(_ignore)
-    )
-    with tempfile.TemporaryDirectory() as scratch, ended as advance:
+    tally = Tally(len(waiting))
+    counted = progress or (Progress() if in_kernel() else None)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        if counted:
+            advance = stack.enter_context(counted.phase("training runs", len(waiting)))
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -104,8 +102,9 @@ def run_jobs(
                     if job.finished():
                         running.remove(job)
                         errors += job.errors()
-                        tally.add(job)
-                        advance(1)
+                        tally.add(job.run_folder.name, job.state, job.started)
+                        if counted:
+                            advance(1)
         finally:
             for job in running:
                 job.stop()
@@ -121,15 +120,6 @@ def _here(workers: int) -> Starter:
         "TOKENIZERS_PARALLELISM": "false",
     }
     return lambda notebook, values, scratch: Process(notebook, values, scratch, environment)
-
-
-def in_jupyter() -> bool:
-    """Whether this is a notebook that a person looks at."""
-    return "ipykernel" in sys.modules and not in_batch()
-
-
-def _ignore(amount: int) -> None:
-    """Where nobody is told how many jobs have ended."""
 
 
 def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
@@ -203,7 +193,7 @@ class Process:
 
 
 class _Job:
-    """An execution with a bar that follows its run's status.json.
+    """An execution whose run's status.json is shown while it goes on.
 
     `alone`: a log has a line a phase and what the pairs were, and a terminal keeps the bar.
     """
@@ -212,16 +202,8 @@ class _Job:
         self.run_folder = run_folder(values)
         self.started = time.monotonic()
         self._execution = execution
-        self._alone = alone
         self._code: int | None = None
-        self.bar = tqdm(
-            total=1,
-            bar_format="{desc:60}{bar:20} {elapsed}",
-            leave=alone,
-            disable=not sys.stderr.isatty() or in_jupyter(),
-        )
-        self._phase = ""
-        self._show("starting", 0, 1)
+        self._shown = JobLine(self.run_folder.name, alone)
 
     @property
     def state(self) -> str:
@@ -235,26 +217,18 @@ class _Job:
             run = open_run(self.run_folder)
         self._code = self._execution.poll()
         if self._code is not None:
-            self._show(self.state, 0 if self._code else 1, 1)
-            self.bar.close()
-            if self._alone and not self._code and run and run.info.get("kind") == "training":
-                sys.stderr.write(f"  {run.data_sentence()}\n")
+            self._shown.show(self.state, 0 if self._code else 1, 1)
+            if not self._code and run is not None and run.info.get("kind") == "training":
+                self._shown.say(run.data_sentence())
+            self._shown.close()
             return True
         if run is not None:
             with contextlib.suppress(RunError):
                 status = run.status
                 if status.get("total"):
-                    self._show(str(status.get("phase")), status.get("done") or 0, status["total"])
+                    done = status.get("done") or 0
+                    self._shown.show(str(status.get("phase")), done, status["total"])
         return False
-
-    def _show(self, phase: str, done: int, total: int) -> None:
-        text = f"{self.run_folder.name}: {phase}"
-        if not self.bar.disable:
-            self.bar.total, self.bar.n = total, done
-            self.bar.set_description_str(f"{text} {done}/{total}" if total > 1 else text)
-        elif self._alone and phase != self._phase and not in_jupyter():
-            sys.stderr.write(f"{text}\n")
-        self._phase = phase
 
     def errors(self) -> list[str]:
         """The last line that a failed execution said, behind the run's name; kept in its folder."""
@@ -270,35 +244,4 @@ class _Job:
     def stop(self) -> None:
         """End the execution and its bar."""
         self._execution.stop()
-        self.bar.close()
-
-
-class _Tally:
-    """A line for each of several jobs that has ended: its state, its time and what remains."""
-
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-        self._ended = 0
-        self._started = time.monotonic()
-
-    def add(self, job: _Job) -> None:
-        """Count a job that has ended and say so."""
-        self._ended += 1
-        if self.jobs == 1 or in_jupyter():
-            return
-        now = time.monotonic()
-        left = self.jobs - self._ended
-        rest = "none is left"
-        if left:
-            about = _clock((now - self._started) / self._ended * left)
-            rest = f"{left} left, about {about}"
-        place = f"{self._ended:{len(str(self.jobs))}}/{self.jobs}"
-        tqdm.write(
-            f"{place}  {job.run_folder.name:44} {job.state:6} in {_clock(now - job.started)}; "
-            f"{_clock(now - self._started)} so far, {rest}",
-            file=sys.stderr,
-        )
-
-
-def _clock(seconds: float) -> str:
-    return str(tqdm.format_interval(seconds))
+        self._shown.close()

@@ -7,14 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from tqdm import tqdm
-
 from plc_core.experiments.planning import TRAIN_NOTEBOOK
 from plc_core.files import RunError
+from plc_core.job_lines import clock
 from plc_core.jobs import JobError, run_jobs
 from plc_core.parameters import ParameterError, notebook_values, run_folder
 
-format_interval = tqdm.format_interval
 _NUMBERS = {f"{n:02d}" for n in (*range(2, 11), 12, 13, 14)}
 
 
@@ -42,7 +40,7 @@ def main() -> int:
                 errors = [f"{notebook.stem}: {error}"]
             failed += errors
             where = "failed" if errors else str(report)
-            rows.append((notebook.stem, format_interval(time.monotonic() - begun), where))
+            rows.append((notebook.stem, clock(time.monotonic() - begun), where))
     except KeyboardInterrupt:
         failed.append("Interrupted. `make paper` goes on where it was stopped.")
     _say("all", started)
@@ -54,7 +52,7 @@ def main() -> int:
 
 
 def _say(text: str, started: float) -> None:
-    sys.stderr.write(f"{text}, after {format_interval(time.monotonic() - started)}\n")
+    sys.stderr.write(f"{text}, after {clock(time.monotonic() - started)}\n")
 
 
 if __name__ == "__main__":
