@@ -44,3 +44,17 @@ def test_missing_runs_are_named_and_the_report_says_so(tmp_path: Path) -> None:
     report = open_run(tmp_path / "x")
     assert report.status["state"] == "failed"
     assert "runs are missing" in (report.path / "report.html").read_text()
+
+
+def test_a_finished_report_survives_a_call_that_does_nothing(folder) -> None:
+    """After the report of 05: another seed's runs are missing, and are not to be made."""
+    path = folder / "05_tie_selectivity"
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name[0] != "."}
+    assert path / "report.html" in before
+    values = TINY[path.name] | {"name": path.name, "runs_dir": str(folder), "common": COMMON}
+    with pytest.raises(NotebookError, match="2 runs are missing"):
+        run_notebook(
+            ROOT / "notebooks" / f"{path.name}.ipynb", values | {"seeds": [5], "make": False}
+        )
+    after = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name[0] != "."}
+    assert after == before
