@@ -162,7 +162,7 @@ class Process:
         environment: Mapping[str, str],
     ) -> None:
         parameters = scratch / "parameters.yaml"
-        parameters.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+        parameters.write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
         self._log = scratch / "log"
         command = [sys.executable, "-m", "plc_core.batch", str(notebook), "-f", str(parameters)]
         with self._log.open("w") as log:

@@ -15,7 +15,7 @@ from plc_core.experiments import plan_runs, ready_runs
 from plc_core.experiments.grid import expand_grid
 from plc_core.experiments.paper import paper_notebooks
 from plc_core.files import RunError, write_json
-from plc_core.jobs import run_jobs
+from plc_core.jobs import Process, run_jobs
 from plc_core.listing import list_runs
 from plc_core.parameters import ParameterError, notebook_values
 from plc_core.runs import create_run, open_run
@@ -253,3 +253,14 @@ def _wait_for(condition, seconds=240):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_order_of_names_in_a_parameter_reaches_the_job(tmp_path):
+    """The first of 02's datasets has all methods."""
+    values = {"name": "x", "datasets": {"z": {}, "a": {"flip_rate": 0.1}}}
+    process = Process(TRAIN, values, tmp_path, {"PATH": ""})
+    process.stop()
+    assert list(yaml.safe_load((tmp_path / "parameters.yaml").read_text())["datasets"]) == [
+        "z",
+        "a",
+    ]

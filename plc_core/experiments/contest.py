@@ -33,7 +33,9 @@ class ContestConfig(StudyConfig, EvaluationConfig):
     """The parameters that every notebook on win rates has."""
 
     common: dict[str, Any] = Field(default_factory=lambda: {"flip_rate": 0.2})
-    control_betas: list[Positive] = Field([0.14, 0.1])  # of plain DPO, one of like KL among them
+    control_betas: list[Positive] = Field(
+        [0.14, 0.1, 0.08]
+    )  # of plain DPO, one of like KL among them
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """Parameters of 01_train of what is compared with plain DPO, by name."""
