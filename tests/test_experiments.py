@@ -264,3 +264,10 @@ def test_the_order_of_names_in_a_parameter_reaches_the_job(tmp_path):
         "z",
         "a",
     ]
+
+
+def test_a_relative_file_of_prompts_is_below_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {"benchmarks": ["README.md#part", "mt-bench", "no-such"], "judges": ["judge"]}
+    read = notebook_values(TRAIN.with_name("09_ablations.ipynb"), values)
+    assert read["benchmarks"] == [f"{ROOT / 'README.md'}#part", "mt-bench", "no-such"]

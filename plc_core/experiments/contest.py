@@ -13,7 +13,7 @@ from plc_core.evaluation.judged import Evaluation
 from plc_core.evaluation.results import results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import WinTable, win_table
-from plc_core.experiments.study import Positive, StudyConfig, check_gold, trained
+from plc_core.experiments.study import Benchmarks, Positive, StudyConfig, check_gold, trained
 from plc_core.runs import Run
 
 DPO, PLC = "DPO", "PLC-DPO"
@@ -32,6 +32,7 @@ BENCHMARK_NAMES = {
 class ContestConfig(StudyConfig, EvaluationConfig):
     """The parameters that every notebook on win rates has."""
 
+    benchmarks: Benchmarks = Field(["world"])
     common: dict[str, Any] = Field(default_factory=lambda: {"flip_rate": 0.2})
     control_betas: list[Positive] = Field(
         [0.14, 0.1, 0.08]

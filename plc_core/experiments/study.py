@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from plc_core.analysis.paper import NAMES
 from plc_core.engine.config import as_number
+from plc_core.evaluation.benchmarks import PUBLISHED
 from plc_core.evaluation.chain_judged import ChainJudged
 from plc_core.evaluation.kl_matching import WORLD, Judged
 from plc_core.evaluation.standing import EvaluationConfig
@@ -23,6 +24,19 @@ from plc_core.runs import Run, create_run, open_run, resolve
 
 Share: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(ge=0, le=1)]
 Positive: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(gt=0)]
+
+
+def from_checkout(benchmarks: list[str]) -> list[str]:
+    """Benchmarks with their relative files below the checkout, wherever the notebook runs."""
+    found = []
+    for source in benchmarks:
+        path, hash_, part = source.partition("#")
+        file = project_path(path)
+        found.append(f"{file}{hash_}{part}" if path not in PUBLISHED and file.is_file() else source)
+    return found
+
+
+Benchmarks: TypeAlias = Annotated[list[str], Field(min_length=1), AfterValidator(from_checkout)]
 
 
 class StudyConfig(BaseModel):
@@ -57,7 +71,7 @@ class StudyConfig(BaseModel):
 class JudgedConfig(StudyConfig):
     """The parameters of a study that has win rates, with controls of like KL."""
 
-    benchmarks: list[str] = Field(["world"], min_length=1)  # names or files
+    benchmarks: Benchmarks = Field(["world"])  # names or files
     judge: str = "gold"  # of the world; or a reward model, as plc_core.evaluation.judges.named
     prompt_limit: int | None = Field(None, ge=1)  # first prompts of each benchmark but the world
     max_new_tokens: int = Field(1024, ge=1)  # of an answer to another benchmark than the world
