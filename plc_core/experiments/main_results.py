@@ -127,9 +127,11 @@ def transfer_table(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
             far = rows.setdefault((model, method, "KL, nats; control"), {})
             control = control_text(part) or "–"
             far[head] = f"{interval(part, 'kl', 'kl_low', 'kl_high', 2)}; {control}"
-    frame = pd.DataFrame(list(rows.values()))
+    places = {pair: place for place, pair in enumerate(dict.fromkeys(key[:2] for key in rows))}
+    order = sorted(rows, key=lambda key: (places[key[:2]], key[2].startswith("KL")))
+    frame = pd.DataFrame([rows[key] for key in order])
     names = ["model", "method", "win rate, %"]
-    frame = frame.set_axis(pd.MultiIndex.from_tuples(list(rows), names=names))
+    frame = frame.set_axis(pd.MultiIndex.from_tuples(order, names=names))
     last = [name for name in frame if "cell" in str(name)]
     return frame[[name for name in frame if name not in last] + last].fillna("–")
 
@@ -190,15 +192,18 @@ def main_sentence(table: pd.DataFrame, cells: pd.DataFrame) -> str:
     """What PLC-DPO, or the first method, wins here and beyond its KL; and which method is best."""
     method = PLC if PLC in set(table["method"]) else _methods(table)[0]
     means = mean_and_worst(cells)
-    means = means[~means["method"].str.startswith(DPO + " ") & (means["method"] != SFT)]
-    best = [
-        f"{part.sort_values('mean')['method'].iloc[-1]} ({part['mean'].max():.1f} %) in {decoding}"
-        for decoding, part in means.groupby("decoding", sort=False)
-    ]
+    means = means[~means["method"].str.startswith(DPO + " ")]
+    best = []
+    for decoding, part in means.groupby("decoding", sort=False):
+        own = part.set_index("method")["mean"]
+        trained = own.drop(SFT, errors="ignore")
+        start = f", SFT {own[SFT]:.1f} %" if SFT in own else ""
+        best.append(f"{trained.idxmax()} ({trained.max():.1f} %{start}) in {decoding}")
     cells57 = {"table": "tab:extended-generalization", "dataset": "all", "statistic": "mean"}
     paper = published("aggregates", **cells57, method=method)["win_rate"]
     said = f" The paper has {paper.iloc[0]:.1f} % for {method} over 57 cells." if len(paper) else ""
-    return f"{finding(table, method)} The best mean over cells is {' and '.join(best)}.{said}"
+    means_said = f"Of the methods the best mean over cells has {' and '.join(best)}."
+    return f"{finding(table, method)} {means_said}{said}"
 
 
 def _methods(table: pd.DataFrame) -> list[str]:
