@@ -26,6 +26,8 @@ from plc_core.runs import UNSTARTED, Run, create_run, open_run
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_TO_STOP = 10.0
+_NOT_CONTENT = ("resume", "runs_dir", "make", "workers")
+"""Parameters that change nothing in what comes out."""
 
 
 class JobError(ValueError):
@@ -148,7 +150,7 @@ def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
 
 def _has_parameters(run: Run, values: Mapping[str, Any]) -> bool:
     recorded = run.info.get("config") or {}
-    return all(recorded.get(k) == v for k, v in values.items() if k not in ("resume", "runs_dir"))
+    return all(recorded.get(k) == v for k, v in values.items() if k not in _NOT_CONTENT)
 
 
 class Process:

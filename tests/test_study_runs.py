@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from plc_core.analysis import figures
-from plc_core.experiments import hard_pairs, label_noise, self_confirmation, ties
+from plc_core.experiments import hard_pairs, label_noise, self_confirmation, study, ties
 from plc_core.experiments.hard_pairs import HardPairConfig
 from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
 from plc_core.experiments.self_confirmation import ConfirmationConfig
@@ -172,6 +172,23 @@ def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> 
     first = radar.data[0]
     assert first.r[0] == first.r[-1]
     assert set(first.theta) == {"all prompts<br>greedy", "all prompts<br>sampled"}
+
+
+def test_studies_compare_over_the_prompts_that_training_answered(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Another study's evaluation leaves answers to more or fewer prompts of the world."""
+    same = judged(tmp_path, "same", 1.0, 1.0, eval_prompts=60)
+    fewer = judged(tmp_path, "fewer", 1.0, 1.0, prompts=40, eval_prompts=60)
+    none = judged(tmp_path, "none", 1.0, 1.0, prompts=40, eval_prompts=0)
+    ready = {"a": [same, fewer], "b": [none]}
+    monkeypatch.setattr(study, "ready_runs", lambda *_: ready)
+    again = []
+    monkeypatch.setattr(study, "evaluate", lambda run, count: again.append((run.name, count)))
+    assert study.trained(config(NoiseConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
+    assert again == [("fewer", 60)]
+    assert study.trained(config(HardPairConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
+    assert len(again) == 1  # a study without win rates reads no answers
 
 
 def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path) -> None:
