@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 
@@ -12,6 +12,8 @@ from plc_core.analysis.statistics import MeanInterval, bootstrap_seeds
 from plc_core.evaluation.comparison import kl_to_reference, rewards
 from plc_core.files import RunError
 from plc_core.runs import Run
+
+Key = TypeVar("Key")
 
 TOLERANCE = 0.1
 """Two KLs that differ by less than this share of the target count as matched."""
@@ -135,20 +137,47 @@ def find_control(
     Raises:
         RunError: from `train`, where runs are missing and not to be made.
     """
-    target = mean_kl(method, judged)
+    found = find_controls({"": (method, dpo)}, lambda betas: {"": train(betas[""])}, rounds, judged)
+    return found[""]
+
+
+def find_controls(
+    cases: Mapping[Key, tuple[Sequence[Run], Sequence[Sequence[Run]]]],
+    train: Callable[[Mapping[Key, float]], Mapping[Key, Sequence[Run]]],
+    rounds: int = ROUNDS,
+    judged: Judged = WORLD,
+) -> dict[Key, Control]:
+    """The controls of several methods, those of a round asked for at once; see `find_control`.
+
+    Args:
+        cases: for each, the method's runs and plain DPO's on the same data.
+        train: gives plain DPO runs on each case's data at the beta that is asked for it.
+        rounds: betas to try at most for each.
+        judged: where log-ratios are read.
+    """
+    targets = {key: mean_kl(method, judged) for key, (method, _) in cases.items()}
     tried = {
-        _beta(own): Control(_beta(own), list(own), mean_kl(own, judged), target) for own in dpo
+        key: {_beta(o): Control(_beta(o), list(o), mean_kl(o, judged), targets[key]) for o in dpo}
+        for key, (_, dpo) in cases.items()
     }
     for _ in range(rounds):
-        kls = [target.mean, *(control.kl.mean for control in tried.values())]
-        if min(kls) <= 0 or any(control.matched for control in tried.values()):
+        betas = {key: _next_beta(targets[key].mean, known) for key, known in tried.items()}
+        wanted = {key: beta for key, beta in betas.items() if beta is not None}
+        if not wanted:
             break
-        beta = matched_beta(target.mean, {b: c.kl.mean for b, c in tried.items()})
-        if beta in tried:
-            break
-        runs = list(train(beta))
-        tried[beta] = Control(beta, runs, mean_kl(runs, judged), target)
-    return min(tried.values(), key=lambda control: control.distance)
+        for key, runs in train(wanted).items():
+            control = Control(wanted[key], list(runs), mean_kl(runs, judged), targets[key])
+            tried[key][wanted[key]] = control
+    return {key: min(known.values(), key=lambda c: c.distance) for key, known in tried.items()}
+
+
+def _next_beta(target: float, tried: Mapping[float, Control]) -> float | None:
+    """The beta to try; None where one matches, KLs say nothing, or it was tried."""
+    kls = [target, *(control.kl.mean for control in tried.values())]
+    if min(kls) <= 0 or any(control.matched for control in tried.values()):
+        return None
+    beta = matched_beta(target, {b: c.kl.mean for b, c in tried.items()})
+    return None if beta in tried else beta
 
 
 def _beta(runs: Sequence[Run]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -13,9 +13,9 @@ from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.config import Objective
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import Control, beyond_control, find_control, win_rates
+from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
 from plc_core.evaluation.kl_matching import ROUNDS as CONTROL_ROUNDS
-from plc_core.evaluation.kl_matching import Judged
+from plc_core.evaluation.kl_matching import Judged, find_controls
 from plc_core.experiments.study import (
     JudgedConfig,
     Share,
@@ -78,19 +78,21 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
     ready = trained(config, config.variants(), then=controls_follow(config, len(set(config.rates))))
     judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
-    controls = {}
     for rate in sorted({0.0, *config.rates}):
         runs[rate] = {
             paper_name(objective): ready[f"{objective} {rate:g}"]
             for objective in objectives
             if f"{objective} {rate:g}" in ready
         }
-        if rate not in config.rates:
-            continue
-        shown = runs[rate][paper_name(config.spotlight)]
-        dpo, data = [ready[f"dpo {rate:g}"]], {"flip_rate": rate}
-        controls[rate] = control_of(config, shown, dpo, data, judged)
-        runs[rate][CONTROL] = controls[rate].runs
+    shown = {rate: runs[rate][paper_name(config.spotlight)] for rate in sorted(set(config.rates))}
+    controls = controls_of(
+        config,
+        {rate: (own, [runs[rate]["DPO"]]) for rate, own in shown.items()},
+        {rate: {"flip_rate": rate} for rate in shown},
+        judged,
+    )
+    for rate, control in controls.items():
+        runs[rate][CONTROL] = control.runs
     return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
@@ -102,13 +104,27 @@ def control_of(
     judged: Judged,
 ) -> Control:
     """The plain DPO on `data` (parameters of 01_train) that moved as far as `method`."""
-    then = "The other KL controls follow: run the notebook again for their names."
+    return controls_of(config, {0.0: (method, dpo)}, {0.0: data}, judged)[0.0]
 
-    def train(beta: float) -> list[Run]:
-        variant = {**data, "objective": "dpo", "beta": beta}
-        return trained(config, {"KL control": variant}, then=then)["KL control"]
 
-    return find_control(method, dpo, train, judged=judged)
+def controls_of(
+    config: StudyConfig,
+    cases: Mapping[float, tuple[list[Run], list[list[Run]]]],
+    data: Mapping[float, dict[str, Any]],
+    judged: Judged,
+) -> dict[float, Control]:
+    """The controls of several cases (a method's runs, plain DPO's), each on its own `data`."""
+    then = "Other KL controls may follow: run the notebook again for their names."
+
+    def train(betas: Mapping[float, float]) -> dict[float, list[Run]]:
+        variants = {
+            f"KL control {key:g}": {**data[key], "objective": "dpo", "beta": beta}
+            for key, beta in betas.items()
+        }
+        ready = trained(config, variants, then=then)
+        return {key: ready[f"KL control {key:g}"] for key in betas}
+
+    return find_controls(cases, train, judged=judged)
 
 
 def controls_follow(config: StudyConfig, count: int) -> str:

@@ -17,8 +17,8 @@ from plc_core.experiments.hard_pairs import shadow_name
 from plc_core.experiments.label_noise import (
     CONTROL,
     check_spotlight,
-    control_of,
     controls_follow,
+    controls_of,
     with_dpo,
 )
 from plc_core.experiments.study import (
@@ -115,13 +115,17 @@ def tie_runs(config: ExactTieConfig) -> TieRuns:
     ready = trained(config, config.variants(), then=controls_follow(config, len(rates)))
     judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
-    controls = {}
     for rate in rates:
         runs[rate] = {paper_name(o): ready[f"{o} {rate:g}"] for o in objectives}
-        shown = runs[rate][paper_name(config.spotlight)]
-        dpo, data = [ready[f"dpo {rate:g}"]], {"tie_rate": rate}
-        controls[rate] = control_of(config, shown, dpo, data, judged)
-        runs[rate][CONTROL] = controls[rate].runs
+    spotlight = paper_name(config.spotlight)
+    controls = controls_of(
+        config,
+        {rate: (own[spotlight], [own["DPO"]]) for rate, own in runs.items()},
+        {rate: {"tie_rate": rate} for rate in rates},
+        judged,
+    )
+    for rate, control in controls.items():
+        runs[rate][CONTROL] = control.runs
     return TieRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
