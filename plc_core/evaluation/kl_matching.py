@@ -114,46 +114,28 @@ def matched_beta(target: float, known: Mapping[float, float]) -> float:
     return float(f"{found:.2g}")
 
 
-def find_control(
-    method: Sequence[Run],
-    dpo: Sequence[Sequence[Run]],
-    train: Callable[[float], Sequence[Run]],
-    rounds: int = ROUNDS,
-    judged: Judged = WORLD,
-) -> Control:
-    """The plain DPO runs that moved as far as `method`.
-
-    Args:
-        method: its runs, one a seed.
-        dpo: plain DPO on the same data at one beta or more, each with one run a seed.
-        train: gives plain DPO runs on that data at another beta, made where they are missing.
-        rounds: betas to try at most; one is enough where the first is within a tenth.
-        judged: where log-ratios are read.
-
-    Returns:
-        The nearest of all, `dpo` itself included; `matched` says whether it is near. Where a KL
-        is not above 0, as of policies that have hardly moved, no other beta is tried.
-
-    Raises:
-        RunError: from `train`, where runs are missing and not to be made.
-    """
-    found = find_controls({"": (method, dpo)}, lambda betas: {"": train(betas[""])}, rounds, judged)
-    return found[""]
-
-
 def find_controls(
     cases: Mapping[Key, tuple[Sequence[Run], Sequence[Sequence[Run]]]],
     train: Callable[[Mapping[Key, float]], Mapping[Key, Sequence[Run]]],
     rounds: int = ROUNDS,
     judged: Judged = WORLD,
 ) -> dict[Key, Control]:
-    """The controls of several methods, those of a round asked for at once; see `find_control`.
+    """The plain DPO runs that moved as far as each of several methods.
 
     Args:
-        cases: for each, the method's runs and plain DPO's on the same data.
-        train: gives plain DPO runs on each case's data at the beta that is asked for it.
-        rounds: betas to try at most for each.
+        cases: for each, the method's runs, one a seed, and plain DPO's on the same data at one beta
+            or more, each with one run a seed.
+        train: gives plain DPO runs on each case's data at the beta that is asked for it, made where
+            they are missing. It is asked for all cases of a round at once.
+        rounds: betas to try at most for each; one is enough where the first is within a tenth.
         judged: where log-ratios are read.
+
+    Returns:
+        For each the nearest of all, plain DPO itself included; `matched` says whether it is near.
+        Where a KL is not above 0, as of policies that have hardly moved, no other beta is tried.
+
+    Raises:
+        RunError: from `train`, where runs are missing and not to be made.
     """
     targets = {key: mean_kl(method, judged) for key, (method, _) in cases.items()}
     tried = {

@@ -97,8 +97,9 @@ def ablation_sentence(against_full: pd.DataFrame) -> str:
         worse = [said[name] for name, line in own.iterrows() if line["high"] < 50]
         better = [said[name] for name, line in own.iterrows() if line["low"] > 50]
         parts.append(
-            f"in {decoding} decoding {', '.join(worse) or 'none'} loses to it and "
-            f"{', '.join(better) or 'none'} wins"
+            f"in {decoding} decoding {', '.join(worse) or 'none'} "
+            f"{'lose' if len(worse) > 1 else 'loses'} to it and {', '.join(better) or 'none'} "
+            f"{'win' if len(better) > 1 else 'wins'}"
         )
     worst = str(paper.drop(FULL).idxmin())
     return (

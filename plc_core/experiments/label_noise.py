@@ -13,9 +13,9 @@ from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.config import Objective
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
+from plc_core.evaluation.kl_control import Control, beyond_control, find_controls, win_rates
 from plc_core.evaluation.kl_matching import ROUNDS as CONTROL_ROUNDS
-from plc_core.evaluation.kl_matching import Judged, find_controls
+from plc_core.evaluation.kl_matching import Judged
 from plc_core.experiments.study import (
     JudgedConfig,
     Share,
