@@ -164,8 +164,12 @@ def judges_sentence(table: pd.DataFrame) -> str:
             f"{line['win_rate']:.1f} % [{line['low']:.1f}, {line['high']:.1f}] by {judge}"
             for judge, line in sides.iterrows()
         )
-        side = "the same" if len(set(sides["win_rate"] > 50)) == 1 else "another"
-        parts.append(f"{said} in {decoding} decoding ({side} side of 50 %)")
+        open_ones = sides[(sides["low"] <= 50) & (sides["high"] >= 50)].index
+        same = len(set(sides["win_rate"] > 50)) == 1
+        side = f"{'the same side' if same else 'opposite sides'} of 50 %"
+        if len(open_ones):
+            side = f"no side of 50 % is shown by {' or '.join(map(str, open_ones))}"
+        parts.append(f"{said} in {decoding} decoding ({side})")
     return f"Against DPO on the same data {method} wins {'; '.join(parts)}."
 
 
