@@ -28,6 +28,7 @@ import papermill
 import yaml
 from papermill.exceptions import PapermillExecutionError
 
+from plc_core.earlier import forget, put_back
 from plc_core.experiments.grid import expand_grid
 from plc_core.files import RunError, replacing
 from plc_core.jobs import JobError, run_jobs
@@ -50,7 +51,8 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
         ParameterError: for a parameter the notebook does not have or take, before anything runs.
         RunError: where the run's name is taken and the notebook is not to resume it.
         NotebookError: where a cell failed or the kernel died; the notebook up to there and its
-            report are in the run folder, if the run got one.
+            report are in the run folder, if the run got one. A finished report of this name is
+            put back where the new one has done nothing (see `plc_core.earlier`).
     """
     notebook = Path(notebook)
     values = notebook_values(notebook, parameters)
@@ -126,6 +128,8 @@ def _is_of(folder: Path, token: str) -> bool:
 
 
 def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> None:
+    if reason and put_back(folder):
+        return
     with replacing(folder / "notebook.ipynb") as copy:
         shutil.copyfile(executed, copy)
     write_report(folder / "notebook.ipynb", folder / "report.html")
@@ -136,6 +140,8 @@ def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> Non
         run.update_info(inputs={str(path): modified(path) for path in sorted(opened)})
         state = "killed" if reason == _INTERRUPTED else "failed" if reason else "done"
         run.set_status(state=state, reason=reason)
+        if not reason:
+            forget(folder)
     elif reason and run.status.get("state") in ("queued", "killed"):
         run.set_status(state="killed", reason=reason)
 

@@ -12,20 +12,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from tqdm.auto import tqdm
 
 from plc_core.files import RunError
+from plc_core.job_lines import JobLine, Tally, in_kernel
 from plc_core.parameters import notebook_values, run_folder
-from plc_core.progress import in_batch
+from plc_core.progress import Progress
 from plc_core.runs import UNSTARTED, Run, create_run, open_run
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_TO_STOP = 10.0
+_NOT_CONTENT = ("resume", "runs_dir", "make", "workers")
+"""Parameters that change nothing in what comes out."""
 
 
 class JobError(ValueError):
@@ -56,16 +58,19 @@ def run_jobs(
     jobs: Sequence[Mapping[str, Any]],
     workers: int = 1,
     start: Starter | None = None,
+    progress: Progress | None = None,
 ) -> list[str]:
     """Execute a notebook once a job, `workers` at a time; a sentence for each job that failed.
 
-    Every job has its share of the processors, and a bar that shows its phase (in JupyterLab one
-    bar for all). A job whose run is finished with the same parameters is kept, which is said; a
-    training run that was cut off goes on from its last checkpoint; a job that fails leaves a run
-    folder with the reason, and the others go on.
+    Every job has its share of the processors. A terminal shows a bar for each that runs and a line
+    for each that has ended, with its time and what remains; a log has the lines, JupyterLab one
+    bar. A job whose run is finished with the same parameters is kept, which is said; a training run
+    that was cut off goes on from its last checkpoint; a job that fails leaves a run folder with the
+    reason, and the others go on.
 
     Args:
         start: starts a job elsewhere than in a process of this machine.
+        progress: told how many have ended.
 
     Raises:
         ParameterError, RunError, JobError: before anything runs, where a job cannot be meant.
@@ -81,19 +86,27 @@ def run_jobs(
     start = start or _here(workers)
     running: list[_Job] = []
     errors: list[str] = []
-    with tempfile.TemporaryDirectory() as scratch, _overall(len(waiting)) as advance:
+    tally = Tally(len(waiting))
+    counted = progress or (Progress() if in_kernel() else None)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        if counted:
+            advance = stack.enter_context(counted.phase("training runs", len(waiting)))
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     values = waiting.pop(0)
                     job_scratch = Path(tempfile.mkdtemp(dir=scratch))
-                    running.append(_Job(start(notebook, values, job_scratch), values))
+                    execution = start(notebook, values, job_scratch)
+                    running.append(_Job(execution, values, alone=tally.jobs == 1))
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 for job in running[:]:
                     if job.finished():
                         running.remove(job)
                         errors += job.errors()
-                        advance(1)
+                        tally.add(job.run_folder.name, job.state, job.started)
+                        if counted:
+                            advance(1)
         finally:
             for job in running:
                 job.stop()
@@ -102,19 +115,13 @@ def run_jobs(
 
 def _here(workers: int) -> Starter:
     threads = max(1, (os.cpu_count() or 1) // workers)
-    environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        # Threads that spin while they wait take four times the time of two busy processors.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     return lambda notebook, values, scratch: Process(notebook, values, scratch, environment)
-
-
-def in_jupyter() -> bool:
-    """Whether this is a notebook that a person looks at."""
-    return "ipykernel" in sys.modules and not in_batch()
-
-
-@contextlib.contextmanager
-def _overall(jobs: int) -> Iterator[Callable[[int], object]]:
-    with tqdm(total=jobs, desc="runs", disable=not jobs or not in_jupyter()) as bar:
-        yield bar.update
 
 
 def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
@@ -143,7 +150,7 @@ def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
 
 def _has_parameters(run: Run, values: Mapping[str, Any]) -> bool:
     recorded = run.info.get("config") or {}
-    return all(recorded.get(k) == v for k, v in values.items() if k not in ("resume", "runs_dir"))
+    return all(recorded.get(k) == v for k, v in values.items() if k not in _NOT_CONTENT)
 
 
 class Process:
@@ -157,7 +164,7 @@ class Process:
         environment: Mapping[str, str],
     ) -> None:
         parameters = scratch / "parameters.yaml"
-        parameters.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+        parameters.write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
         self._log = scratch / "log"
         command = [sys.executable, "-m", "plc_core.batch", str(notebook), "-f", str(parameters)]
         with self._log.open("w") as log:
@@ -188,17 +195,22 @@ class Process:
 
 
 class _Job:
-    """An execution with a bar that follows its run's status.json."""
+    """An execution whose run's status.json is shown while it goes on.
 
-    def __init__(self, execution: Execution, values: Mapping[str, Any]) -> None:
+    `alone`: a log has a line a phase and what the pairs were, and a terminal keeps the bar.
+    """
+
+    def __init__(self, execution: Execution, values: Mapping[str, Any], alone: bool) -> None:
         self.run_folder = run_folder(values)
+        self.started = time.monotonic()
         self._execution = execution
         self._code: int | None = None
-        # Where nobody watches, as in a log file, a line a phase is enough.
-        shape = "{desc:44}{bar:24}{percentage:4.0f} % {elapsed}"
-        self.bar = tqdm(total=1, bar_format=shape, disable=not sys.stderr.isatty() or in_jupyter())
-        self._phase = ""
-        self._show("starting", 0, 1)
+        self._shown = JobLine(self.run_folder.name, alone)
+
+    @property
+    def state(self) -> str:
+        """How the execution ended."""
+        return "failed" if self._code else "done"
 
     def finished(self) -> bool:
         """Whether the execution has ended; brings the bar up to date."""
@@ -207,29 +219,18 @@ class _Job:
             run = open_run(self.run_folder)
         self._code = self._execution.poll()
         if self._code is not None:
-            if self._code:
-                self._show("failed", int(self.bar.n), int(getattr(self.bar, "total", None) or 1))
-            else:
-                self._show("done", 1, 1)
-            self.bar.close()
+            self._shown.show(self.state, 0 if self._code else 1, 1)
             if not self._code and run is not None and run.info.get("kind") == "training":
-                sys.stderr.write(f"  {run.data_sentence()}\n")
+                self._shown.say(run.data_sentence())
+            self._shown.close()
             return True
         if run is not None:
             with contextlib.suppress(RunError):
                 status = run.status
                 if status.get("total"):
-                    self._show(str(status.get("phase")), status.get("done") or 0, status["total"])
+                    done = status.get("done") or 0
+                    self._shown.show(str(status.get("phase")), done, status["total"])
         return False
-
-    def _show(self, phase: str, done: int, total: int) -> None:
-        text = f"{self.run_folder.name}: {phase}"
-        if not self.bar.disable:
-            self.bar.total, self.bar.n = total, done
-            self.bar.set_description_str(text)
-        elif phase != self._phase and not in_jupyter():
-            sys.stderr.write(f"{text}\n")
-        self._phase = phase
 
     def errors(self) -> list[str]:
         """The last line that a failed execution said, behind the run's name; kept in its folder."""
@@ -245,4 +246,4 @@ class _Job:
     def stop(self) -> None:
         """End the execution and its bar."""
         self._execution.stop()
-        self.bar.close()
+        self._shown.close()

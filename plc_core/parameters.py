@@ -125,5 +125,5 @@ def _sentence(problem: Mapping[str, Any], known: Iterable[str]) -> str:
         return f"The parameter {name!r} is missing."
     message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if not name:
-        return f"{message}."
+        return message if message.endswith("?") else f"{message}."
     return f"The parameter {name!r} is {problem['input']!r}: {message[0].lower()}{message[1:]}."

@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from plc_core.earlier import set_aside
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
 from plc_core.provenance import describe_data
 from plc_core.status import BATCH_VARIABLE, INPUTS_VARIABLE, StatusFile, now
@@ -68,7 +70,8 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
     """Make the folder of a new run and write run.json; RunError where the name is taken.
 
     A name is free again where nothing would be lost: after a run that ended before its first
-    step, and for an analysis, which is derived from other runs, after an earlier one.
+    step, and for an analysis, which is derived from other runs, after an earlier one (in a batch
+    that one is kept aside: see `plc_core.earlier`).
     """
     path = resolve(root, name)
     try:
@@ -77,7 +80,10 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
         raise RunError(f"{path.parent} cannot hold runs: {error.strerror}.") from None
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
     if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
-        # Tables of earlier parameters may not pass for these; the report stays until the next.
+        # Tables of earlier parameters may not pass for these. The report of a notebook that a
+        # person executes stays until the next batch, as nothing writes another.
+        if os.environ.get(BATCH_VARIABLE) and info.get("kind") == "analysis":
+            set_aside(path)
         shutil.rmtree(path / "tables", ignore_errors=True)
         return _begun(path, info)
     # Made beside its place and moved there whole: a kill leaves no name that is taken by nothing.
@@ -96,7 +102,9 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
 
 def _begun(path: Path, info: dict[str, Any]) -> Run:
     run = Run(path, info)
-    run.set_status(state="queued", reason=None, by=os.environ.get(BATCH_VARIABLE))
+    by = os.environ.get(BATCH_VARIABLE)
+    process = {"pid": os.getpid(), "host": socket.gethostname()} if by else {}
+    run.set_status(state="queued", reason=None, by=by, **process)
     write_json(path / "run.json", info)
     return run
 

@@ -36,7 +36,9 @@ class StatusFile:
     def read(self) -> dict[str, Any]:
         """The fields, with state "killed" where the process that was running is gone."""
         status = read_json(self.path)
-        if status.get("state") == "running" and _is_gone(status):
+        state = status.get("state")
+        ended = _is_gone(status) if state == "running" else state == "queued" and _has_ended(status)
+        if ended:
             return status | {
                 "state": "killed",
                 "reason": "the process stopped without a word (killed, out of memory, or power)",
@@ -124,9 +126,22 @@ def _is_gone(status: Mapping[str, Any]) -> bool:
         heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
         if (datetime.now(UTC) - heartbeat).total_seconds() > STALE_SECONDS:
             return True
-        if status.get("host") == socket.gethostname():
-            os.kill(int(status["pid"]), 0)
-    except (ProcessLookupError, TypeError, ValueError, KeyError, OverflowError):
+        return status.get("host") == socket.gethostname() and _is_dead(int(status["pid"]))
+    except (TypeError, ValueError, KeyError):
+        return True
+
+
+def _has_ended(status: Mapping[str, Any]) -> bool:
+    # A report has no heartbeat; of one that a batch began on this machine the process is known.
+    pid = status.get("pid")
+    here = status.get("host") == socket.gethostname()
+    return here and isinstance(pid, int) and _is_dead(pid)
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
         return False

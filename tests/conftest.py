@@ -16,6 +16,12 @@ os.environ |= {
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
 
 
+@pytest.fixture(scope="session")
+def study_runs(tmp_path_factory):
+    """The runs of the tiny studies, which share them by content."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
     """One cache for the whole session: what one test samples, the next one reuses."""

@@ -1,6 +1,7 @@
 """Runs planned by content, grids, and what is left when a grid is killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,9 @@ from plc_core.experiments import plan_runs, ready_runs
 from plc_core.experiments.grid import expand_grid
 from plc_core.experiments.paper import paper_notebooks
 from plc_core.files import RunError, write_json
-from plc_core.jobs import run_jobs
+from plc_core.jobs import Process, run_jobs
 from plc_core.listing import list_runs
-from plc_core.parameters import ParameterError
+from plc_core.parameters import ParameterError, notebook_values
 from plc_core.runs import create_run, open_run
 from tests.paths import ROOT
 
@@ -106,6 +107,51 @@ def test_a_grid_is_every_combination_under_a_name_of_its_content():
 def test_a_grid_that_cannot_be_meant_is_refused(grid, sentence):
     with pytest.raises(ParameterError, match=sentence):
         expand_grid(TRAIN, [grid])
+
+
+@pytest.mark.parametrize(
+    ("stem", "values", "sentence"),
+    [
+        ("03_label_noise", {"rates": [0.1, 1.5]}, "'rates' is 1.5: input should be less than or"),
+        ("03_label_noise", {"methods": ["plcc"]}, "'methods' is 'plcc': input should be 'dpo', "),
+        ("03_label_noise", {"spotlight": "ropo"}, "spotlight 'ropo' is none of the methods"),
+        ("03_label_noise", {"recipe": "wurld"}, "no usable recipe 'wurld'"),
+        ("03_label_noise", {"seeds": [0, 0]}, "have one of them twice"),
+        ("03_label_noise", {"seeds": [-1]}, "'seed' is -1: input should be greater than or"),
+        ("03_label_noise", {"common": {"bta": 1}}, "common: Unknown parameter 'bta'; did you mean"),
+        ("03_label_noise", {"common": {"beta": -1}}, "common: The parameter 'beta' is -1.0: input"),
+        ("03_label_noise", {"common": {"flip_rate": 0.1}}, "'flip_rate' .*would change nothing"),
+        ("03_label_noise", {"common": {"seed": 3}}, "'seed' .*would change nothing"),
+        ("03_label_noise", {"recipe": "small-real"}, "'smollm2-135m', which the benchmark 'world'"),
+        ("04_hard_pair_routing", {"common": {"batch_pairs": 48}}, "common: pairs_per_forward .*48"),
+        ("06_exact_ties", {"rates": [0.3]}, "add 0.0 to the rates"),
+        ("06_exact_ties", {"common": {"data": "x.jsonl"}}, "'dpo 0.05': tie_rate needs a tie_pool"),
+        ("08_self_confirmation", {"calibration": "own"}, "should be 'checkpoint' or 'self'"),
+        ("02_main_results", {"datasets": {"a": {"flip_rate": 2}}}, "'DPO, a, world': .*is 2.0: "),
+        ("02_main_results", {"paper_model": "GPT"}, "'GPT'; the paper's main table has Qwen2.5"),
+        ("02_main_results", {"transfer": ["ipo"]}, "transfer has ipo, which methods has not"),
+        ("09_ablations", {"benchmarks": ["mt-bench"]}, "'gold' knows the benchmark 'world' alone"),
+        ("09_ablations", {"control_betas": [0]}, "'control_betas' is 0: input should be greater"),
+        ("14_judges", {"judge": {"sed": 1}}, "judge: Unknown parameter 'sed'; did you mean 'seed'"),
+    ],
+)
+def test_a_study_that_cannot_be_meant_is_refused_before_a_kernel_starts(stem, values, sentence):
+    with pytest.raises((ParameterError, RunError), match=sentence):
+        notebook_values(TRAIN.with_name(f"{stem}.ipynb"), values)
+
+
+def test_numbers_of_a_study_may_be_spelled_with_an_exponent():
+    values = notebook_values(TRAIN.with_name("03_label_noise.ipynb"), {"rates": ["1e-1", 0]})
+    assert values["rates"] == [0.1, 0.0]
+
+
+def test_several_jobs_have_a_line_each_with_what_remains(tmp_path, capsys):
+    start = lambda notebook, values, scratch: _Failed()  # noqa: E731
+    jobs = [TINY | {"name": name, "runs_dir": str(tmp_path)} for name in ("a", "b")]
+    assert len(run_jobs(TRAIN, jobs, start=start)) == 2
+    first, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"1/2  a +failed in 00:\d\d; 00:\d\d so far, 1 left, about 00:\d\d", first)
+    assert re.fullmatch(r"2/2  b +failed in 00:\d\d; 00:\d\d so far, none is left", last)
 
 
 def test_a_job_that_fails_before_its_run_leaves_its_reason(tmp_path):
@@ -207,3 +253,21 @@ def _wait_for(condition, seconds=240):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_order_of_names_in_a_parameter_reaches_the_job(tmp_path):
+    """The first of 02's datasets has all methods."""
+    values = {"name": "x", "datasets": {"z": {}, "a": {"flip_rate": 0.1}}}
+    process = Process(TRAIN, values, tmp_path, {"PATH": ""})
+    process.stop()
+    assert list(yaml.safe_load((tmp_path / "parameters.yaml").read_text())["datasets"]) == [
+        "z",
+        "a",
+    ]
+
+
+def test_a_relative_file_of_prompts_is_below_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {"benchmarks": ["README.md#part", "mt-bench", "no-such"], "judges": ["judge"]}
+    read = notebook_values(TRAIN.with_name("09_ablations.ipynb"), values)
+    assert read["benchmarks"] == [f"{ROOT / 'README.md'}#part", "mt-bench", "no-such"]

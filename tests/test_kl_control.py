@@ -10,7 +10,7 @@ import pytest
 
 from plc_core.evaluation.kl_control import (
     beyond_control,
-    find_control,
+    find_controls,
     matched_beta,
     mean_kl,
     win_rates,
@@ -52,6 +52,12 @@ def judged(
             path / folder / f"{name_}.parquet", pa.Table.from_pandas(frame, preserve_index=False)
         )
     return open_run(path)
+
+
+def find_control(method, dpo, train, rounds=2):
+    """The control of one case."""
+    found = find_controls({"one": (method, dpo)}, lambda b: {"one": train(b["one"])}, rounds)
+    return found["one"]
 
 
 @pytest.fixture
@@ -111,6 +117,26 @@ def test_policies_that_have_not_moved_have_no_other_control(tmp_path: Path) -> N
     control = find_control(still, [dpo], lambda beta: pytest.fail("nothing is to be trained"))
     assert control.runs == dpo
     assert not control.matched
+
+
+def test_controls_of_a_round_are_asked_for_at_once(runs, tmp_path):
+    """A case whose control matches asks for no more, while the other goes on."""
+    asked = []
+
+    def train(betas):
+        asked.append(sorted(betas))
+        near = {"a": 2.0, "b": 1.5}
+        return {
+            k: [judged(tmp_path, f"{k}-{b}-{s}", 1.0, near[k], s, beta=b) for s in (0, 1)]
+            for k, b in betas.items()
+        }
+
+    case = (runs["PLC-DPO"], [runs["DPO"]])
+    target = mean_kl(runs["PLC-DPO"]).mean
+    found = find_controls({"a": case, "b": case}, train)
+    assert asked == [["a", "b"], ["b"]]
+    assert found["a"].matched == (abs(2.0 - target) <= 0.1 * target)
+    assert not found["b"].matched
 
 
 def test_win_rates_are_those_counted_with_pandas(runs) -> None:

@@ -1,10 +1,14 @@
-"""The files of settings: the launchers', and the paper's models."""
+"""The files of settings: the launchers', the small ones, and the paper's."""
 
+import pandas as pd
 import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
+from plc_core.analysis.paper import published
+from plc_core.data import DATASETS
 from plc_core.engine.config import TrainConfig
+from plc_core.experiments import plan_runs
 from plc_core.parameters import notebook_values
 from tests.paths import ROOT
 
@@ -20,19 +24,42 @@ def test_the_launchers_settings_are_read_by_accelerate(path):
 
 
 @pytest.mark.parametrize("path", sorted((RECIPES / "paper").glob("*.yaml")), ids=lambda p: p.stem)
-def test_the_papers_models_have_its_training_surface(path):
+def test_the_papers_settings_have_its_training_surface(path):
     values = notebook_values(
         ROOT / "notebooks" / "01_train.ipynb", yaml.safe_load(path.read_text())
     )
     config = TrainConfig(**values)
-    assert (config.learning_rate, config.beta, config.epochs) == (1e-5, 0.01, 1.0)
-    assert (config.lora_rank, config.lora_alpha, config.batch_pairs) == (16, 16, 64)
+    surface = {line["setting"]: line["value"] for line in published("training").to_dict("records")}
+    assert surface.pop("scheduler_warmup") == 0.1  # no parameter: the trainer's own
+    assert {name: getattr(config, name) for name in surface} == surface
     assert config.precision == "bf16"
     assert config.name == path.stem
+    assert config.data in DATASETS
     assert 0 < config.max_length <= config.tokens_per_forward == config.row_tokens
 
 
-def test_every_model_of_the_paper_has_a_recipe():
-    assert {path.stem for path in (RECIPES / "paper").glob("*.yaml")} == {
-        "qwen2.5-1.5b", "phi-2", "qwen2.5-7b", "llama-3-8b", "mistral-7b"
-    }  # fmt: skip
+def test_every_setting_of_the_paper_has_a_recipe():
+    """Model and dataset of each row of its tables; a model's own file is on UltraFeedback."""
+    tables = [published(name)[["model", "dataset"]] for name in ("main_results", "cells", "noise")]
+    tables.append(published("aggregates", table="tab:dataset-transfer-qwen")[["model", "dataset"]])
+    rows = pd.concat(tables).drop_duplicates()
+    models = rows["model"].str.lower().replace("phi-2-2.7b", "phi-2")
+    ending = ("-" + rows["dataset"].str.lower()).replace("-ultrafeedback", "")
+    assert {path.stem for path in (RECIPES / "paper").glob("*.yaml")} == set(models + ending)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((RECIPES / "paper").glob("*-*-*-*.yaml")), ids=lambda p: p.stem
+)
+def test_a_models_settings_differ_in_their_data_alone(path):
+    own = yaml.safe_load(path.read_text())
+    model = path.stem.removesuffix(f"-{own['data']}")
+    first = yaml.safe_load(path.with_name(f"{model}.yaml").read_text())
+    assert {k for k in own if own[k] != first[k]} == {"name", "data"}
+    assert list(own) == list(first)
+
+
+@pytest.mark.parametrize("name", ["world", "small-real"])
+def test_the_small_settings_can_be_planned(name):
+    (plan,) = plan_runs(name, {"PLC": {"objective": "plc"}}, [0])
+    assert plan.parameters["num_pairs"] <= 2048

@@ -8,7 +8,7 @@ from plc_core.batch import NotebookError, run_notebook
 from plc_core.runs import open_run
 from tests.paths import ROOT
 
-COMMON = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 8}
+COMMON = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 16}
 TINY = {
     "03_label_noise": {"rates": [0.0, 0.3]},
     "04_hard_pair_routing": {"rates": [0.3]},
@@ -19,22 +19,24 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
 @pytest.mark.parametrize("name", TINY)
-def test_a_study_ends_in_its_table_its_sentence_and_the_papers_numbers(name, folder) -> None:
-    values = TINY[name] | {"name": name, "runs_dir": str(folder), "seeds": [0], "common": COMMON}
+def test_a_study_ends_in_its_table_its_sentence_and_the_papers_numbers(
+    name, study_runs: Path
+) -> None:
+    values = TINY[name] | {
+        "name": name,
+        "runs_dir": str(study_runs),
+        "seeds": [0],
+        "common": COMMON,
+    }
     run_notebook(ROOT / "notebooks" / f"{name}.ipynb", values)
-    report = open_run(folder / name)
+    report = open_run(study_runs / name)
     text = (report.path / "report.html").read_text()
     assert "paper" in text
     assert text.count("Plotly.newPlot(") >= 2
     assert list((report.path / "tables").glob("*.csv"))
     for runs in report.info["runs"].values():
-        assert all(open_run(folder / run).is_trained for run in runs)
+        assert all(open_run(study_runs / run).is_trained for run in runs)
 
 
 def test_missing_runs_are_named_and_the_report_says_so(tmp_path: Path) -> None:
@@ -44,3 +46,17 @@ def test_missing_runs_are_named_and_the_report_says_so(tmp_path: Path) -> None:
     report = open_run(tmp_path / "x")
     assert report.status["state"] == "failed"
     assert "runs are missing" in (report.path / "report.html").read_text()
+
+
+def test_a_finished_report_survives_a_call_that_does_nothing(study_runs: Path) -> None:
+    """After the report of 05: another seed's runs are missing, and are not to be made."""
+    path = study_runs / "05_tie_selectivity"
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name[0] != "."}
+    assert path / "report.html" in before
+    values = TINY[path.name] | {"name": path.name, "runs_dir": str(study_runs), "common": COMMON}
+    with pytest.raises(NotebookError, match="2 runs are missing"):
+        run_notebook(
+            ROOT / "notebooks" / f"{path.name}.ipynb", values | {"seeds": [5], "make": False}
+        )
+    after = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name[0] != "."}
+    assert after == before

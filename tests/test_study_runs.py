@@ -5,9 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from plc_core.analysis import figures
-from plc_core.experiments import hard_pairs, label_noise, self_confirmation, ties
+from plc_core.experiments import hard_pairs, label_noise, self_confirmation, study, ties
 from plc_core.experiments.hard_pairs import HardPairConfig
 from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
 from plc_core.experiments.self_confirmation import ConfirmationConfig
@@ -24,7 +25,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
     found: list[dict[str, Any]] = []
     made: dict[str, Run] = {}
 
-    def trained(config, variants, seeds=None):
+    def trained(config, variants, seeds=None, then=""):
         ready: dict[str, list[Run]] = {}
         for label, values in variants.items():
             for seed in seeds or config.seeds:
@@ -89,10 +90,10 @@ def test_the_published_noise_is_shown_as_printed() -> None:
 
 
 def test_a_spotlight_that_is_not_trained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="'ropo' is none of the methods"):
-        label_noise.noise_runs(config(NoiseConfig, tmp_path, spotlight="ropo"))
-    with pytest.raises(RunError, match="'ropo' is none of the methods"):
-        ties.tie_runs(config(ExactTieConfig, tmp_path, spotlight="ropo"))
+    with pytest.raises(ValidationError, match="'ropo' is none of the methods"):
+        config(NoiseConfig, tmp_path, spotlight="ropo")
+    with pytest.raises(ValidationError, match="'ropo' is none of the methods"):
+        config(ExactTieConfig, tmp_path, spotlight="ropo")
 
 
 def test_hard_pairs_are_ranked_by_the_clean_dpo_of_their_seed(asked, tmp_path: Path) -> None:
@@ -125,9 +126,8 @@ def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
     assert said.startswith("From 0% to 30% ties the win rate of PLC-DPO against DPO")
     assert said.endswith("the paper has 58.3 % to 68.5 %.")
     assert ties.published_ties().loc["PLC-DPO", "30%"] == "68.5"
-    only_noisy = ties.tie_runs(config(ExactTieConfig, tmp_path, rates=[0.3]))
-    with pytest.raises(RunError, match=r"add 0\.0 to the rates"):
-        ties.tie_set_scores(only_noisy, 0.3)
+    with pytest.raises(ValidationError, match=r"add 0\.0 to the rates"):
+        config(ExactTieConfig, tmp_path, rates=[0.3])
 
 
 def test_the_longer_warm_up_has_a_control_of_its_own(asked, tmp_path: Path) -> None:
@@ -172,3 +172,39 @@ def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> 
     first = radar.data[0]
     assert first.r[0] == first.r[-1]
     assert set(first.theta) == {"all prompts<br>greedy", "all prompts<br>sampled"}
+
+
+def test_studies_compare_over_the_prompts_that_training_answered(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Another study's evaluation leaves answers to more or fewer prompts of the world."""
+    same = judged(tmp_path, "same", 1.0, 1.0, eval_prompts=60)
+    fewer = judged(tmp_path, "fewer", 1.0, 1.0, prompts=40, eval_prompts=60)
+    none = judged(tmp_path, "none", 1.0, 1.0, prompts=40, eval_prompts=0)
+    ready = {"a": [same, fewer], "b": [none]}
+    monkeypatch.setattr(study, "ready_runs", lambda *_: ready)
+    again = []
+    monkeypatch.setattr(study, "evaluate", lambda run, count: again.append((run.name, count)))
+    assert study.trained(config(NoiseConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
+    assert again == [("fewer", 60)]
+    assert study.trained(config(HardPairConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
+    assert len(again) == 1  # a study without win rates reads no answers
+
+
+def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path) -> None:
+    """Controls and reversals of ranked pairs have no names before other runs exist."""
+    noise = config(NoiseConfig, tmp_path, rates=[0.0, 0.3], seeds=[0, 1], make=False)
+    with pytest.raises(RunError, match=r"^8 runs are missing .*Then up to 8 more follow: the KL"):
+        label_noise.noise_runs(noise)
+    tie = config(ExactTieConfig, tmp_path, rates=[0.0, 0.3], make=False)
+    with pytest.raises(RunError, match=r"^4 runs are missing .*Then up to 4 more follow: the KL"):
+        ties.tie_runs(tie)
+    confirmed = config(ConfirmationConfig, tmp_path, make=False)
+    with pytest.raises(RunError, match=r"^6 runs are missing .*Then up to 8 more follow: the KL"):
+        self_confirmation.confirmation_runs(confirmed)
+    hard = config(HardPairConfig, tmp_path, rates=[0.1, 0.2], make=False)
+    with pytest.raises(RunError, match=r"^1 run is missing .*Then 4 more follow, whose pairs are"):
+        hard_pairs.hard_pair_runs(hard)
+    other = config(HardPairConfig, tmp_path, rates=[0.1], flips="largest-gap", make=False)
+    with pytest.raises(RunError, match=r"^2 runs are missing .*--workers 2$"):
+        hard_pairs.hard_pair_runs(other)

@@ -13,10 +13,9 @@ from plc_core.experiments import ablations, contest, main_results, sensitivity
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT
+from tests.test_study_notebooks import COMMON
 
-COMMON = {"flip_rate": 0.3, "num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16,
-          "eval_prompts": 16}  # fmt: skip
-SHARED = {"eval_prompts": 16, "control_betas": [0.1], "common": COMMON}
+SHARED = {"eval_prompts": 16, "control_betas": [0.1], "common": {"flip_rate": 0.3} | COMMON}
 SMOKE = {
     "02_main_results": {"datasets": {"flipped": {}, "clean": {"flip_rate": 0.0}},
                         "methods": ["plc"], "transfer": ["plc"]},
@@ -29,16 +28,11 @@ SMOKE = {
 """What differs from the defaults in a smoke run of each notebook."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
-
-
 @pytest.mark.parametrize("name", SMOKE)
-def test_a_notebook_ends_in_its_table_and_its_sentence(folder, name):
-    values = SHARED | SMOKE[name] | {"name": name, "runs_dir": str(folder)}
+def test_a_notebook_ends_in_its_table_and_its_sentence(study_runs, name):
+    values = SHARED | SMOKE[name] | {"name": name, "runs_dir": str(study_runs)}
     run_notebook(ROOT / "notebooks" / f"{name}.ipynb", values)
-    run = open_run(folder / name)
+    run = open_run(study_runs / name)
     assert run.status["state"] == "done"
     assert run.info["runs"]
     assert (run.path / "report.html").read_text().count("Plotly.newPlot(") >= 1
@@ -51,9 +45,9 @@ def test_a_notebook_ends_in_its_table_and_its_sentence(folder, name):
     assert "Warning" not in shown
 
 
-def test_runs_are_shared_between_the_notebooks(folder):
+def test_runs_are_shared_between_the_notebooks(study_runs):
     """The pairs of the first data set, DPO, PLC-DPO and the control are trained once."""
-    named = {name: open_run(folder / name).info["runs"] for name in SMOKE}
+    named = {name: open_run(study_runs / name).info["runs"] for name in SMOKE}
     main = named["02_main_results"]["PLC-DPO, flipped, world"]
     assert main == named["09_ablations"]["PLC-DPO full, pairs, world"]
     assert main == named["10_sensitivity"]["PLC-DPO, pairs, world"]

@@ -21,7 +21,7 @@ from plc_core.evaluation.kl_matching import (
     WORLD,
     Control,
     Judged,
-    find_control,
+    find_controls,
     matched_beta,
     mean_kl,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "Control",
     "Judged",
     "beyond_control",
-    "find_control",
+    "find_controls",
     "matched_beta",
     "mean_kl",
     "win_rates",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 
@@ -13,8 +13,13 @@ from plc_core.evaluation.comparison import kl_to_reference, rewards
 from plc_core.files import RunError
 from plc_core.runs import Run
 
+Key = TypeVar("Key")
+
 TOLERANCE = 0.1
 """Two KLs that differ by less than this share of the target count as matched."""
+
+ROUNDS = 2
+"""Betas that are tried for a control at most."""
 
 _SLOPE = -0.6
 """d log KL / d log beta of plain DPO, as measured in the embedded world between 0.1 and 0.2: a
@@ -109,43 +114,52 @@ def matched_beta(target: float, known: Mapping[float, float]) -> float:
     return float(f"{found:.2g}")
 
 
-def find_control(
-    method: Sequence[Run],
-    dpo: Sequence[Sequence[Run]],
-    train: Callable[[float], Sequence[Run]],
-    rounds: int = 2,
+def find_controls(
+    cases: Mapping[Key, tuple[Sequence[Run], Sequence[Sequence[Run]]]],
+    train: Callable[[Mapping[Key, float]], Mapping[Key, Sequence[Run]]],
+    rounds: int = ROUNDS,
     judged: Judged = WORLD,
-) -> Control:
-    """The plain DPO runs that moved as far as `method`.
+) -> dict[Key, Control]:
+    """The plain DPO runs that moved as far as each of several methods.
 
     Args:
-        method: its runs, one a seed.
-        dpo: plain DPO on the same data at one beta or more, each with one run a seed.
-        train: gives plain DPO runs on that data at another beta, made where they are missing.
-        rounds: betas to try at most; one is enough where the first is within a tenth.
+        cases: for each, the method's runs, one a seed, and plain DPO's on the same data at one beta
+            or more, each with one run a seed.
+        train: gives plain DPO runs on each case's data at the beta that is asked for it, made where
+            they are missing. It is asked for all cases of a round at once.
+        rounds: betas to try at most for each; one is enough where the first is within a tenth.
         judged: where log-ratios are read.
 
     Returns:
-        The nearest of all, `dpo` itself included; `matched` says whether it is near. Where a KL
-        is not above 0, as of policies that have hardly moved, no other beta is tried.
+        For each the nearest of all, plain DPO itself included; `matched` says whether it is near.
+        Where a KL is not above 0, as of policies that have hardly moved, no other beta is tried.
 
     Raises:
         RunError: from `train`, where runs are missing and not to be made.
     """
-    target = mean_kl(method, judged)
+    targets = {key: mean_kl(method, judged) for key, (method, _) in cases.items()}
     tried = {
-        _beta(own): Control(_beta(own), list(own), mean_kl(own, judged), target) for own in dpo
+        key: {_beta(o): Control(_beta(o), list(o), mean_kl(o, judged), targets[key]) for o in dpo}
+        for key, (_, dpo) in cases.items()
     }
     for _ in range(rounds):
-        kls = [target.mean, *(control.kl.mean for control in tried.values())]
-        if min(kls) <= 0 or any(control.matched for control in tried.values()):
+        betas = {key: _next_beta(targets[key].mean, known) for key, known in tried.items()}
+        wanted = {key: beta for key, beta in betas.items() if beta is not None}
+        if not wanted:
             break
-        beta = matched_beta(target.mean, {b: c.kl.mean for b, c in tried.items()})
-        if beta in tried:
-            break
-        runs = list(train(beta))
-        tried[beta] = Control(beta, runs, mean_kl(runs, judged), target)
-    return min(tried.values(), key=lambda control: control.distance)
+        for key, runs in train(wanted).items():
+            control = Control(wanted[key], list(runs), mean_kl(runs, judged), targets[key])
+            tried[key][wanted[key]] = control
+    return {key: min(known.values(), key=lambda c: c.distance) for key, known in tried.items()}
+
+
+def _next_beta(target: float, tried: Mapping[float, Control]) -> float | None:
+    """The beta to try; None where one matches, KLs say nothing, or it was tried."""
+    kls = [target, *(control.kl.mean for control in tried.values())]
+    if min(kls) <= 0 or any(control.matched for control in tried.values()):
+        return None
+    beta = matched_beta(target, {b: c.kl.mean for b, c in tried.items()})
+    return None if beta in tried else beta
 
 
 def _beta(runs: Sequence[Run]) -> float:

@@ -46,10 +46,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 class AblationConfig(ContestConfig):
     """The parameters of `notebooks/09_ablations.ipynb`."""
 
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The full method and every ablation of it."""
+        return {name: own for name, (_, own) in VARIANTS.items()}
+
 
 def ablation_entries(config: AblationConfig) -> list[Contestant]:
     """The full method and every ablation of it, on the same pairs."""
-    return entries_of(config, {name: own for name, (_, own) in VARIANTS.items()})
+    return entries_of(config, config.compared())
 
 
 def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFrame:
@@ -93,8 +97,9 @@ def ablation_sentence(against_full: pd.DataFrame) -> str:
         worse = [said[name] for name, line in own.iterrows() if line["high"] < 50]
         better = [said[name] for name, line in own.iterrows() if line["low"] > 50]
         parts.append(
-            f"in {decoding} decoding {', '.join(worse) or 'none'} loses to it and "
-            f"{', '.join(better) or 'none'} wins"
+            f"in {decoding} decoding {', '.join(worse) or 'none'} "
+            f"{'lose' if len(worse) > 1 else 'loses'} to it and {', '.join(better) or 'none'} "
+            f"{'win' if len(better) > 1 else 'wins'}"
         )
     worst = str(paper.drop(FULL).idxmin())
     return (

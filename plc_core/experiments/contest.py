@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plc_core.evaluation.contestants import Contestant, contestants
 from plc_core.evaluation.judged import Evaluation
 from plc_core.evaluation.results import results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import WinTable, win_table
-from plc_core.experiments.study import StudyConfig, trained
+from plc_core.experiments.study import Benchmarks, Positive, StudyConfig, check_gold, trained
 from plc_core.runs import Run
 
 DPO, PLC = "DPO", "PLC-DPO"
@@ -32,8 +32,24 @@ BENCHMARK_NAMES = {
 class ContestConfig(StudyConfig, EvaluationConfig):
     """The parameters that every notebook on win rates has."""
 
+    benchmarks: Benchmarks = Field(["world"])
     common: dict[str, Any] = Field(default_factory=lambda: {"flip_rate": 0.2})
-    control_betas: list[float] = Field([0.14, 0.1])  # of plain DPO, one of like KL among them
+    control_betas: list[Positive] = Field(
+        [0.14, 0.1, 0.08]
+    )  # of plain DPO, one of like KL among them
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """Parameters of 01_train of what is compared with plain DPO, by name."""
+        return {}
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Plain DPO, what is compared with it, and plain DPO at each of the control's β."""
+        return with_controls(self, self.compared())
+
+    @model_validator(mode="after")
+    def _judgeable(self) -> ContestConfig:
+        check_gold(self.judges, self.benchmarks)
+        return self
 
 
 def entries_of(
@@ -50,9 +66,17 @@ def entries_of(
         dataset: the name of their pairs.
         shared: parameters of 01_train of all of them, as those that make the pairs.
     """
+    return contestants(trained(config, with_controls(config, variants, shared)), dataset)
+
+
+def with_controls(
+    config: ContestConfig,
+    variants: Mapping[str, Mapping[str, Any]],
+    shared: Mapping[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Variants with plain DPO before and its controls behind them, all with what is `shared`."""
     everyone = {DPO: {"objective": "dpo"}, **variants, **controls(config)}
-    ready = trained(config, {name: {**(shared or {}), **own} for name, own in everyone.items()})
-    return contestants(ready, dataset)
+    return {name: {**(shared or {}), **own} for name, own in everyone.items()}
 
 
 def controls(config: ContestConfig) -> dict[str, dict[str, Any]]:

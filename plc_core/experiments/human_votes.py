@@ -10,8 +10,10 @@ from pydantic import Field
 from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.analysis.studies.votes import Agreement, agreement
 from plc_core.data import DATASETS, DataError, Pairs, load_pairs
+from plc_core.engine.config import Objective
 from plc_core.evaluation.probe import CALIBRATIONS, held_out_pairs, score_probe, with_votes
 from plc_core.experiments.study import StudyConfig
+from plc_core.experiments.ties import clean_variants
 from plc_core.files import project_path
 from plc_core.runs import Run
 
@@ -24,7 +26,11 @@ class VotesConfig(StudyConfig):
     votes_split: str | None = None  # of the file or dataset; None takes all
     num_pairs: int = Field(3000, ge=1)  # that are judged; of a file at most
     annotators: int = Field(4, ge=2)  # simulated ones
-    methods: list[str] = Field(["plc", "dpo"], min_length=1)
+    methods: list[Objective] = Field(["plc", "dpo"], min_length=1)
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """The methods on uncorrupted labels."""
+        return clean_variants(self.methods)
 
 
 def judged_pairs(config: VotesConfig, run: Run) -> Pairs:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plc_core.analysis.paper import published
 from plc_core.data.world.prompts import held_out_prompts
+from plc_core.engine.config import Objective
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import Control, beyond_control, find_control, win_rates
+from plc_core.evaluation.kl_control import Control, beyond_control, find_controls, win_rates
+from plc_core.evaluation.kl_matching import ROUNDS as CONTROL_ROUNDS
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.experiments.study import (
     JudgedConfig,
+    Share,
     StudyConfig,
     judged_by,
     paper_name,
     trained,
 )
-from plc_core.files import RunError
 from plc_core.runs import Run
 
 CLEAN, SAME = "clean DPO", "same-data DPO"
@@ -32,9 +35,23 @@ class NoiseConfig(JudgedConfig):
     """The parameters of `notebooks/03_label_noise.ipynb`."""
 
     seeds: list[int] = Field([0, 1], min_length=1)
-    rates: list[float] = Field([0.0, 0.1, 0.2, 0.3], min_length=1)  # shares of flipped labels
-    methods: list[str] = Field(["plc"], min_length=1)  # objectives beside dpo
-    spotlight: str = "plc"  # whose KL the control matches
+    rates: list[Share] = Field([0.0, 0.1, 0.2, 0.3], min_length=1)  # shares of flipped labels
+    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
+    spotlight: Objective = "plc"  # whose KL the control matches
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Plain DPO at every rate and on clean labels, and the methods at every rate."""
+        return {
+            f"{objective} {rate:g}": {"objective": objective, "flip_rate": rate}
+            for rate in sorted({0.0, *self.rates})
+            for objective in with_dpo(self.methods)
+            if rate in self.rates or objective == "dpo"
+        }
+
+    @model_validator(mode="after")
+    def _has_spotlight(self) -> NoiseConfig:
+        check_spotlight(self.spotlight, self.methods)
+        return self
 
 
 class NoiseRuns(NamedTuple):
@@ -57,32 +74,25 @@ class NoiseRuns(NamedTuple):
 
 def noise_runs(config: NoiseConfig) -> NoiseRuns:
     """The runs of the study; plain DPO at every rate, and on clean labels, is always among them."""
-    if config.spotlight not in config.methods:
-        raise RunError(f"The spotlight {config.spotlight!r} is none of the methods.")
-    objectives = ["dpo", *(m for m in config.methods if m != "dpo")]
-    rates = sorted({0.0, *config.rates})
-    variants: dict[str, dict[str, Any]] = {
-        f"{objective} {rate:g}": {"objective": objective, "flip_rate": rate}
-        for rate in rates
-        for objective in objectives
-        if rate in config.rates or objective == "dpo"
-    }
-    ready = trained(config, variants)
+    objectives = with_dpo(config.methods)
+    ready = trained(config, config.variants(), then=controls_follow(config, len(set(config.rates))))
     judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
-    controls = {}
-    for rate in rates:
+    for rate in sorted({0.0, *config.rates}):
         runs[rate] = {
             paper_name(objective): ready[f"{objective} {rate:g}"]
             for objective in objectives
             if f"{objective} {rate:g}" in ready
         }
-        if rate not in config.rates:
-            continue
-        shown = runs[rate][paper_name(config.spotlight)]
-        dpo, data = [ready[f"dpo {rate:g}"]], {"flip_rate": rate}
-        controls[rate] = control_of(config, shown, dpo, data, judged)
-        runs[rate][CONTROL] = controls[rate].runs
+    shown = {rate: runs[rate][paper_name(config.spotlight)] for rate in sorted(set(config.rates))}
+    controls = controls_of(
+        config,
+        {rate: (own, [runs[rate]["DPO"]]) for rate, own in shown.items()},
+        {rate: {"flip_rate": rate} for rate in shown},
+        judged,
+    )
+    for rate, control in controls.items():
+        runs[rate][CONTROL] = control.runs
     return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
@@ -94,12 +104,49 @@ def control_of(
     judged: Judged,
 ) -> Control:
     """The plain DPO on `data` (parameters of 01_train) that moved as far as `method`."""
-    return find_control(
-        method,
-        dpo,
-        lambda beta: trained(config, {"dpo": {**data, "objective": "dpo", "beta": beta}})["dpo"],
-        judged=judged,
+    return controls_of(config, {0.0: (method, dpo)}, {0.0: data}, judged)[0.0]
+
+
+def controls_of(
+    config: StudyConfig,
+    cases: Mapping[float, tuple[list[Run], list[list[Run]]]],
+    data: Mapping[float, dict[str, Any]],
+    judged: Judged,
+) -> dict[float, Control]:
+    """The controls of several cases (a method's runs, plain DPO's), each on its own `data`."""
+    then = "Other KL controls may follow: run the notebook again for their names."
+
+    def train(betas: Mapping[float, float]) -> dict[float, list[Run]]:
+        variants = {
+            f"KL control {key:g}": {**data[key], "objective": "dpo", "beta": beta}
+            for key, beta in betas.items()
+        }
+        ready = trained(config, variants, then=then)
+        return {key: ready[f"KL control {key:g}"] for key in betas}
+
+    return find_controls(cases, train, judged=judged)
+
+
+def controls_follow(config: StudyConfig, count: int) -> str:
+    """The sentence on KL controls, which have no names before the runs that they match exist."""
+    most = count * CONTROL_ROUNDS * len(config.seeds)
+    return (
+        f"Then up to {most} more follow: the KL controls, plain DPO at a β that depends on how far "
+        "these moved. Run the notebook again for their names."
     )
+
+
+def with_dpo(methods: Sequence[Objective]) -> list[Objective]:
+    """The objectives with plain DPO before the others."""
+    return ["dpo", *(m for m in methods if m != "dpo")]
+
+
+def check_spotlight(spotlight: str, methods: Sequence[str]) -> None:
+    """ValueError where the spotlight is none of the methods."""
+    if spotlight not in methods:
+        raise ValueError(
+            f"The spotlight {spotlight!r} is none of the methods, which are {', '.join(methods)}"
+        )
 
 
 def noise_table(found: NoiseRuns, by_benchmark: bool = False) -> pd.DataFrame:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plc_core.analysis.paper import published
+from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT
 from plc_core.evaluation.results import control_text, finding, interval, mean_and_worst
-from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
+from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of, with_controls
 from plc_core.experiments.study import paper_name
-from plc_core.files import RunError
 
 DATASETS: dict[str, dict[str, Any]] = {
     "flipped": {"flip_rate": 0.2},
@@ -33,22 +33,54 @@ class MainConfig(ContestConfig):
         default_factory=lambda: dict(DATASETS), min_length=1
     )  # names and parameters of 01_train; the first has all methods
     models: list[str] = Field(["world"], min_length=1)  # to start from
-    methods: list[str] = Field(default_factory=list)  # objectives beside dpo; none: `METHODS`
+    methods: list[Objective] = Field(default_factory=list)  # objectives beside dpo; none: `METHODS`
     paper_model: str = "Qwen2.5-7B"  # whose published table stands beside
-    transfer: list[str] = Field(["ropo", "plc"])  # objectives beside dpo, on the other datasets
+    transfer: list[Objective] = Field(["ropo", "plc"])  # beside dpo, on the other datasets
+
+    def parts(self) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+        """What is trained of each model and dataset but plain DPO: parameters by method.
+
+        All methods on the first dataset and those of `transfer` on the others.
+        """
+        return {
+            (model, dataset): {
+                paper_name(name): {"objective": name}
+                for name in (self.transfer if place else self.methods or METHODS)
+            }
+            for model in self.models
+            for place, dataset in enumerate(self.datasets)
+        }
+
+    def shared(self, model: str, dataset: str) -> dict[str, Any]:
+        """Parameters of 01_train of all methods with this model and dataset."""
+        return {"model": model, **self.datasets[dataset]}
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """The runs of all models and datasets."""
+        return {
+            f"{method}, {dataset}, {model}": own
+            for (model, dataset), methods in self.parts().items()
+            for method, own in with_controls(self, methods, self.shared(model, dataset)).items()
+        }
+
+    @model_validator(mode="after")
+    def _possible(self) -> MainConfig:
+        if odd := [name for name in self.transfer if name not in (self.methods or METHODS)]:
+            raise ValueError(f"transfer has {', '.join(odd)}, which methods has not")
+        known = dict.fromkeys(published("main_results")["model"])
+        if self.paper_model not in known:
+            raise ValueError(
+                f"paper_model is {self.paper_model!r}; the paper's main table has "
+                f"{', '.join(known)}"
+            )
+        return self
 
 
 def main_entries(config: MainConfig) -> list[Contestant]:
     """Every method on the first dataset and those of `transfer` on the others, for every model."""
-    methods = config.methods or METHODS
-    if odd := [name for name in config.transfer if name not in methods]:
-        raise RunError(f"transfer has {', '.join(odd)}, which methods has not.")
     entries = []
-    for model in config.models:
-        for place, (dataset, shared) in enumerate(config.datasets.items()):
-            objectives = config.transfer if place else methods
-            variants = {paper_name(name): {"objective": name} for name in objectives}
-            entries += entries_of(config, variants, dataset, {"model": model, **shared})
+    for (model, dataset), variants in config.parts().items():
+        entries += entries_of(config, variants, dataset, config.shared(model, dataset))
     return entries
 
 
@@ -95,9 +127,11 @@ def transfer_table(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
             far = rows.setdefault((model, method, "KL, nats; control"), {})
             control = control_text(part) or "–"
             far[head] = f"{interval(part, 'kl', 'kl_low', 'kl_high', 2)}; {control}"
-    frame = pd.DataFrame(list(rows.values()))
+    places = {pair: place for place, pair in enumerate(dict.fromkeys(key[:2] for key in rows))}
+    order = sorted(rows, key=lambda key: (places[key[:2]], key[2].startswith("KL")))
+    frame = pd.DataFrame([rows[key] for key in order])
     names = ["model", "method", "win rate, %"]
-    frame = frame.set_axis(pd.MultiIndex.from_tuples(list(rows), names=names))
+    frame = frame.set_axis(pd.MultiIndex.from_tuples(order, names=names))
     last = [name for name in frame if "cell" in str(name)]
     return frame[[name for name in frame if name not in last] + last].fillna("–")
 
@@ -133,16 +167,8 @@ def beside_the_paper(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def paper_main(config: MainConfig) -> pd.DataFrame:
-    """The published main table of `paper_model`: method, benchmark, win_rate.
-
-    Raises:
-        RunError: where the paper has no such model.
-    """
-    table = published("main_results", model=config.paper_model)
-    if table.empty:
-        known = ", ".join(dict.fromkeys(published("main_results")["model"]))
-        raise RunError(f"The paper's main table has no {config.paper_model!r}; it has {known}.")
-    return table[["method", "benchmark", "win_rate"]]
+    """The published main table of `paper_model`: method, benchmark, win_rate."""
+    return published("main_results", model=config.paper_model)[["method", "benchmark", "win_rate"]]
 
 
 def paper_main_shown(config: MainConfig) -> pd.DataFrame:
@@ -166,15 +192,18 @@ def main_sentence(table: pd.DataFrame, cells: pd.DataFrame) -> str:
     """What PLC-DPO, or the first method, wins here and beyond its KL; and which method is best."""
     method = PLC if PLC in set(table["method"]) else _methods(table)[0]
     means = mean_and_worst(cells)
-    means = means[~means["method"].str.startswith(DPO + " ") & (means["method"] != SFT)]
-    best = [
-        f"{part.sort_values('mean')['method'].iloc[-1]} ({part['mean'].max():.1f} %) in {decoding}"
-        for decoding, part in means.groupby("decoding", sort=False)
-    ]
+    means = means[~means["method"].str.startswith(DPO + " ")]
+    best = []
+    for decoding, part in means.groupby("decoding", sort=False):
+        own = part.set_index("method")["mean"]
+        trained = own.drop(SFT, errors="ignore")
+        start = f", SFT {own[SFT]:.1f} %" if SFT in own else ""
+        best.append(f"{trained.idxmax()} ({trained.max():.1f} %{start}) in {decoding}")
     cells57 = {"table": "tab:extended-generalization", "dataset": "all", "statistic": "mean"}
     paper = published("aggregates", **cells57, method=method)["win_rate"]
     said = f" The paper has {paper.iloc[0]:.1f} % for {method} over 57 cells." if len(paper) else ""
-    return f"{finding(table, method)} The best mean over cells is {' and '.join(best)}.{said}"
+    means_said = f"Of the methods the best mean over cells has {' and '.join(best)}."
+    return f"{finding(table, method)} {means_said}{said}"
 
 
 def _methods(table: pd.DataFrame) -> list[str]:

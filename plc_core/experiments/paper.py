@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plc_core.experiments.planning import TRAIN_NOTEBOOK
 from plc_core.files import RunError
+from plc_core.job_lines import clock
 from plc_core.jobs import JobError, run_jobs
 from plc_core.parameters import ParameterError, notebook_values, run_folder
 
@@ -23,12 +24,14 @@ def paper_notebooks(folder: Path = TRAIN_NOTEBOOK.parent) -> list[Path]:
 
 def main() -> int:
     """Execute the notebooks; 0, or 1 where one failed. A second call goes on where it stopped."""
-    say = sys.stdout.write
+    started = time.monotonic()
+    notebooks = paper_notebooks()
     rows: list[tuple[str, str, str]] = []
     failed: list[str] = []
     try:
-        for notebook in paper_notebooks():
-            started = time.monotonic()
+        for number, notebook in enumerate(notebooks, start=1):
+            begun = time.monotonic()
+            _say(f"{number}/{len(notebooks)}  {notebook.stem}", started)
             # One after the other: each trains the runs that it lacks two at a time.
             try:
                 report = run_folder(notebook_values(notebook, {})) / "report.html"
@@ -37,13 +40,19 @@ def main() -> int:
                 errors = [f"{notebook.stem}: {error}"]
             failed += errors
             where = "failed" if errors else str(report)
-            rows.append((notebook.stem, f"{time.monotonic() - started:.0f} s", where))
+            rows.append((notebook.stem, clock(time.monotonic() - begun), where))
     except KeyboardInterrupt:
         failed.append("Interrupted. `make paper` goes on where it was stopped.")
-    say("\n".join(f"{name:28}{took:>8}  {where}" for name, took, where in rows) + "\n")
+    _say("all", started)
+    lines = [f"{name:28}{took:>8}  {where}" for name, took, where in rows]
+    sys.stdout.write("\n".join(lines) + "\n")
     for sentence in failed:
         sys.stderr.write(re.sub(r"\s+", " ", sentence) + "\n")
     return 1 if failed else 0
+
+
+def _say(text: str, started: float) -> None:
+    sys.stderr.write(f"{text}, after {clock(time.monotonic() - started)}\n")
 
 
 if __name__ == "__main__":

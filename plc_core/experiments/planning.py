@@ -79,6 +79,31 @@ def plan_runs(
     ]
 
 
+def check_common(
+    recipe: str, common: Mapping[str, Any], variants: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Refuse a recipe, or parameters of all variants, that no training run takes or that say
+    nothing, as every variant has its own.
+
+    Raises:
+        RunError: where there is no such recipe.
+        ParameterError: naming `recipe` or `common`, the parameter inside it and what is wrong.
+    """
+    base = read_recipe(recipe)
+    own = set.intersection(*map(set, variants.values())) if variants else set()
+    for name in common:
+        if name in {*NOT_CONTENT, "seed", *own}:
+            raise ParameterError(
+                f"common has {name!r} ({common[name]!r}), which every run of this study gets by "
+                "itself: it would change nothing."
+            )
+    for what, values in ((f"recipe {recipe!r}", base), ("common", {**base, **common})):
+        try:
+            checked({**values, "name": "planned"}, TrainConfig)
+        except ParameterError as error:
+            raise ParameterError(f"{what}: {error}") from None
+
+
 def planned(label: str, parameters: Mapping[str, Any]) -> PlannedRun:
     """One run with these parameters, under the name that its content gives it.
 

@@ -20,18 +20,32 @@ from plc_core.experiments.planning import (
 from plc_core.files import RunError, project_path, replacing
 from plc_core.jobs import run_jobs
 from plc_core.parameters import ParameterError, checked
+from plc_core.progress import Progress
 from plc_core.runs import Run, open_run, resolve
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def ready_runs(
-    planned: Iterable[PlannedRun], runs_dir: str = "runs", make: bool = True, workers: int = 2
+    planned: Iterable[PlannedRun],
+    runs_dir: str = "runs",
+    make: bool = True,
+    workers: int = 2,
+    progress: Progress | None = None,
+    then: str = "",
 ) -> dict[str, list[Run]]:
     """The finished runs of every label, in order of seed.
 
     What is finished is opened; what is missing is trained, `workers` at a time, and what was cut
     off goes on. A run that another process is making is waited for.
+
+    Args:
+        planned: what is needed.
+        runs_dir: where run folders lie.
+        make: whether what is missing is made.
+        workers: runs that train at once.
+        progress: told how many of those that were missing are there.
+        then: what has to be made after these, for the sentence on what is missing.
 
     Raises:
         RunError: where a run was made with other parameters than its name says; where runs are
@@ -41,12 +55,13 @@ def ready_runs(
     root = project_path(runs_dir)
     missing = _missing(wanted, root)
     if missing and not make:
-        raise RunError(_how_to_make(missing, root))
+        raise RunError(_how_to_make(missing, root, then))
     while missing:
         elsewhere = [plan for plan in missing if _state(root, plan) == "running"]
         here = [plan for plan in missing if plan not in elsewhere]
         if here:
-            errors = run_jobs(TRAIN_NOTEBOOK, [_job(plan, root) for plan in here], workers)
+            jobs = [_job(plan, root) for plan in here]
+            errors = run_jobs(TRAIN_NOTEBOOK, jobs, workers, progress=progress)
             failed = [e for e in errors if _state(root, _named(here, e)) != "running"]
             if failed:
                 raise RunError("Runs that this needs failed. " + " ".join(failed))
@@ -103,14 +118,16 @@ def _job(plan: PlannedRun, root: Path) -> dict[str, Any]:
     return {**plan.parameters, "name": plan.name, "runs_dir": str(root)}
 
 
-def _how_to_make(missing: list[PlannedRun], root: Path) -> str:
+def _how_to_make(missing: list[PlannedRun], root: Path, then: str) -> str:
     jobs = [_job(plan, root) for plan in missing]
     root.mkdir(parents=True, exist_ok=True)
     file = root / f"missing-{content_hash({'jobs': jobs})}.yaml"
     with replacing(file) as temporary:
         temporary.write_text(yaml.safe_dump(jobs, sort_keys=False), encoding="utf-8")
     names = ", ".join(f"{plan.name} ({plan.label}, seed {plan.seed})" for plan in missing)
+    count = "1 run is" if len(missing) == 1 else f"{len(missing)} runs are"
+    after = f". {then}" if then else ""
     return (
-        f"{len(missing)} runs are missing in {root}: {names}. Make them with: "
-        f"python -m plc_core.batch {TRAIN_NOTEBOOK} --jobs {file} --workers 2"
+        f"{count} missing in {root}: {names}. Make them with: "
+        f"python -m plc_core.batch {TRAIN_NOTEBOOK} --jobs {file} --workers 2{after}"
     )

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import MeanInterval, spearman
+from plc_core.engine.config import Objective
 from plc_core.evaluation.agreement import Agreement, agreement, verdicts
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
@@ -18,6 +19,7 @@ from plc_core.evaluation.local_judge import local_judge
 from plc_core.evaluation.results import control_text, interval
 from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
 from plc_core.experiments.study import paper_name
+from plc_core.parameters import ParameterError, checked
 from plc_core.runs import Run
 
 TRAINED = "trained"
@@ -27,9 +29,24 @@ TRAINED = "trained"
 class JudgesConfig(ContestConfig):
     """The parameters of `notebooks/14_judges.ipynb`."""
 
-    methods: list[str] = Field(["rdpo-robust", "gamma-po", "ropo", "plc"], min_length=1)
+    methods: list[Objective] = Field(["rdpo-robust", "gamma-po", "ropo", "plc"], min_length=1)
     judges: list[str] = Field(["gold", TRAINED], min_length=1)
     judge: dict[str, Any] = Field(default_factory=lambda: {"seed": 100})  # of RewardModelConfig
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The objectives by their names in the paper."""
+        return {paper_name(name): {"objective": name} for name in self.methods}
+
+    @model_validator(mode="after")
+    def _judge(self) -> JudgesConfig:
+        from plc_core.engine.reward_model import RewardModelConfig  # loads torch
+
+        if TRAINED in self.judges:
+            try:
+                checked({**self.judge, "name": "judge"}, RewardModelConfig)
+            except ParameterError as error:
+                raise ParameterError(f"judge: {error}") from None
+        return self
 
 
 class Judges(NamedTuple):
@@ -42,8 +59,7 @@ class Judges(NamedTuple):
 
 def judges_setup(config: JudgesConfig) -> Judges:
     """Train what is missing: the policies, and the judge if its name is among the judges."""
-    variants = {paper_name(name): {"objective": name} for name in config.methods}
-    entries = entries_of(config, variants)
+    entries = entries_of(config, config.compared())
     if TRAINED not in config.judges:
         return Judges(entries, config, None)
     run = local_judge(config.runs_dir, config.make, **config.judge)
@@ -148,8 +164,12 @@ def judges_sentence(table: pd.DataFrame) -> str:
             f"{line['win_rate']:.1f} % [{line['low']:.1f}, {line['high']:.1f}] by {judge}"
             for judge, line in sides.iterrows()
         )
-        side = "the same" if len(set(sides["win_rate"] > 50)) == 1 else "another"
-        parts.append(f"{said} in {decoding} decoding ({side} side of 50 %)")
+        open_ones = sides[(sides["low"] <= 50) & (sides["high"] >= 50)].index
+        same = len(set(sides["win_rate"] > 50)) == 1
+        side = f"{'the same side' if same else 'opposite sides'} of 50 %"
+        if len(open_ones):
+            side = f"no side of 50 % is shown by {' or '.join(map(str, open_ones))}"
+        parts.append(f"{said} in {decoding} decoding ({side})")
     return f"Against DPO on the same data {method} wins {'; '.join(parts)}."
 
 

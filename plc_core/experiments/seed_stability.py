@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from pydantic import Field
 
 from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import MeanInterval, mean_interval
+from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.results import control_text
 from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
-from plc_core.experiments.study import paper_name
+from plc_core.experiments.study import Positive, paper_name
 
 
 class SeedConfig(ContestConfig):
     """The parameters of `notebooks/12_seeds.ipynb`."""
 
     seeds: list[int] = Field([0, 1, 2], min_length=2)
-    methods: list[str] = Field(["ropo", "plc"], min_length=1)  # objectives beside dpo
-    control_betas: list[float] = Field([0.1])
+    methods: list[Objective] = Field(["ropo", "plc"], min_length=1)  # objectives beside dpo
+    control_betas: list[Positive] = Field([0.1, 0.05])
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The objectives by their names in the paper."""
+        return {paper_name(name): {"objective": name} for name in self.methods}
 
 
 def seed_entries(config: SeedConfig) -> list[Contestant]:
     """Every method and DPO, one run a seed."""
-    return entries_of(config, {paper_name(name): {"objective": name} for name in config.methods})
+    return entries_of(config, config.compared())
 
 
 def against_fixed(evaluation: Evaluation, seed: int) -> pd.DataFrame:
@@ -67,12 +74,15 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 def seed_sentence(fixed: pd.DataFrame, table: pd.DataFrame) -> str:
     """Whether what a method wins against its seed's DPO is larger than what seeds do."""
     method = PLC if PLC in set(table["method"]) else str(table["method"].iloc[-1])
+    rows = table[table["method"] == method]
+    far = "not matched" in control_text(rows)
+    like = "the nearest DPO, whose KL does not match," if far else "the DPO of like KL"
     parts = []
-    for decoding, part in table[table["method"] == method].groupby("decoding", sort=False):
+    for decoding, part in rows.groupby("decoding", sort=False):
         own, left = mean_interval(part["win_rate"]), mean_interval(part["over"])
         parts.append(
             f"{own.mean:.1f} % [{own.low:.1f}, {own.high:.1f}] {decoding} ({_verdict(own)}), and "
-            f"{left.mean:.1f} % [{left.low:.1f}, {left.high:.1f}] against the DPO of like KL "
+            f"{left.mean:.1f} % [{left.low:.1f}, {left.high:.1f}] against {like} "
             f"({_verdict(left)})"
         )
     others = fixed[fixed["method"] == DPO].groupby("decoding", sort=False)["win_rate"].mean()

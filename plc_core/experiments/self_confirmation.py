@@ -12,12 +12,13 @@ from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.evaluation.kl_control import Control, win_rates
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.probe import (
+    Calibrated,
     held_out_pairs,
     labelled_by_one,
     pair_rewards,
     score_probe,
 )
-from plc_core.experiments.label_noise import CONTROL, control_of
+from plc_core.experiments.label_noise import CONTROL, control_of, controls_follow
 from plc_core.experiments.study import JudgedConfig, judged_by, trained
 from plc_core.runs import Run
 
@@ -30,7 +31,21 @@ class ConfirmationConfig(JudgedConfig):
     warmup: float = Field(0.3, gt=0, lt=1)  # share of training that is plain DPO, in place of 7 %
     held_out: int = Field(3000, ge=1)  # pairs that no run was trained on
     reward_model: str = "gold"  # the world's truth, or a reward model's folder or name
-    calibration: str = "checkpoint"
+    calibration: Calibrated = "checkpoint"
+
+    @property
+    def long(self) -> str:
+        """The name of the PLC-DPO with the longer warm-up."""
+        return f"PLC-DPO, {self.warmup:.0%} warm-up"
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """PLC-DPO, plain DPO, and PLC-DPO with the longer warm-up, on the same labels."""
+        options = {"objective_options": {"warmup": self.warmup}}
+        return {
+            "PLC-DPO": {"objective": "plc", "flip_rate": self.rate},
+            "DPO (shadow)": {"objective": "dpo", "flip_rate": self.rate},
+            self.long: {"objective": "plc", "flip_rate": self.rate, **options},
+        }
 
 
 class ConfirmationRuns(NamedTuple):
@@ -45,21 +60,15 @@ class ConfirmationRuns(NamedTuple):
 def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
     """PLC-DPO, the same with a longer warm-up, plain DPO, and their KL controls."""
     data = {"flip_rate": config.rate}
-    variants: dict[str, dict[str, Any]] = {
-        "PLC-DPO": {"objective": "plc", **data},
-        "DPO (shadow)": {"objective": "dpo", **data},
-    }
-    long = f"PLC-DPO, {config.warmup:.0%} warm-up"
-    variants[long] = {"objective": "plc", "objective_options": {"warmup": config.warmup}, **data}
-    ready = trained(config, variants)
+    ready = trained(config, config.variants(), then=controls_follow(config, 2))
     judged = judged_by(config)
     dpo = [ready["DPO (shadow)"]]
     controls = []
-    for method in ("PLC-DPO", long):
+    for method in ("PLC-DPO", config.long):
         control = control_of(config, ready[method], dpo, data, judged)
         controls.append(control)
         dpo.append(control.runs)
-    return ConfirmationRuns(ready, controls, long, judged)
+    return ConfirmationRuns(ready, controls, config.long, judged)
 
 
 def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:

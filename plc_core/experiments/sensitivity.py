@@ -26,6 +26,17 @@ class SensitivityConfig(ContestConfig):
     hyperparameters: list[Hyperparameter] = Field(default_factory=list)  # to sweep; none: all six
     points: Literal["ends", "all"] = "ends"  # of the paper's grids: both ends, or all four values
 
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The default, `BESIDE`, both other recipes and every point of the sweeps."""
+        variants: dict[str, dict[str, Any]] = {PLC: {"objective": "plc"}}
+        variants |= {paper_name(name): {"objective": name} for name in BESIDE}
+        for recipe in RECIPES[:2]:
+            variants[f"{PLC} {recipe}"] = {"objective": "plc", "recipe": recipe}
+        for name, value in grid(self):
+            option = {_OPTION.get(name, name): value}
+            variants[label(name, value)] = {"objective": "plc", "objective_options": option}
+        return variants
+
 
 def grid(config: SensitivityConfig) -> list[tuple[str, float]]:
     """The paper's sweep: hyperparameter and value, the default left out as it is another run."""
@@ -53,14 +64,7 @@ def label(hyperparameter: str, value: float) -> str:
 
 def sensitivity_entries(config: SensitivityConfig) -> list[Contestant]:
     """The default, both other recipes and every point of the sweeps, on the same pairs."""
-    variants: dict[str, dict[str, Any]] = {PLC: {"objective": "plc"}}
-    variants |= {paper_name(name): {"objective": name} for name in BESIDE}
-    for recipe in RECIPES[:2]:
-        variants[f"{PLC} {recipe}"] = {"objective": "plc", "recipe": recipe}
-    for name, value in grid(config):
-        option = {_OPTION.get(name, name): value}
-        variants[label(name, value)] = {"objective": "plc", "objective_options": option}
-    return entries_of(config, variants)
+    return entries_of(config, config.compared())
 
 
 def sweep_rows(table: pd.DataFrame, config: SensitivityConfig) -> pd.DataFrame:

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from plc_core.analysis.paper import NAMES
+from plc_core.engine.config import as_number
+from plc_core.evaluation.benchmarks import PUBLISHED
 from plc_core.evaluation.chain_judged import ChainJudged
 from plc_core.evaluation.kl_matching import WORLD, Judged
 from plc_core.evaluation.standing import EvaluationConfig
-from plc_core.experiments import plan_runs, ready_runs
-from plc_core.files import project_path
-from plc_core.runs import Run, create_run
+from plc_core.evaluation.world import evaluate
+from plc_core.experiments.planning import check_common, plan_runs, read_recipe
+from plc_core.experiments.ready import ready_runs
+from plc_core.files import RunError, project_path
+from plc_core.progress import Progress
+from plc_core.runs import Run, create_run, open_run, resolve
+
+Share: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(ge=0, le=1)]
+Positive: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(gt=0)]
+
+
+def from_checkout(benchmarks: list[str]) -> list[str]:
+    """Benchmarks with their relative files below the checkout, wherever the notebook runs."""
+    found = []
+    for source in benchmarks:
+        path, hash_, part = source.partition("#")
+        file = project_path(path)
+        found.append(f"{file}{hash_}{part}" if path not in PUBLISHED and file.is_file() else source)
+    return found
+
+
+Benchmarks: TypeAlias = Annotated[list[str], Field(min_length=1), AfterValidator(from_checkout)]
 
 
 class StudyConfig(BaseModel):
-    """The parameters that every notebook on a table of the paper has."""
+    """The parameters that every notebook on a table of the paper has.
+
+    The runs that a study can name before any is made are planned when its parameters are checked,
+    so that a wrong value of 01_train's inside them is refused before anything runs.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -30,14 +56,46 @@ class StudyConfig(BaseModel):
     make: bool = True  # train what is missing; False says what is
     workers: int = Field(2, ge=1)  # runs that train at once
 
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Parameters of 01_train by label: the runs that are known before any of them is made."""
+        return {}
+
+    @model_validator(mode="after")
+    def _trainable(self) -> StudyConfig:
+        check_common(self.recipe, self.common, self.variants())
+        if variants := self.variants():
+            plan_runs(self.recipe, variants, self.seeds, common=self.common)
+        return self
+
 
 class JudgedConfig(StudyConfig):
-    """The parameters of a study that has win rates."""
+    """The parameters of a study that has win rates, with controls of like KL."""
 
-    benchmarks: list[str] = Field(["world"], min_length=1)  # names or files
+    benchmarks: Benchmarks = Field(["world"])  # names or files
     judge: str = "gold"  # of the world; or a reward model, as plc_core.evaluation.judges.named
     prompt_limit: int | None = Field(None, ge=1)  # first prompts of each benchmark but the world
     max_new_tokens: int = Field(1024, ge=1)  # of an answer to another benchmark than the world
+
+    @model_validator(mode="after")
+    def _judgeable(self) -> JudgedConfig:
+        check_gold([self.judge], self.benchmarks)
+        model = (read_recipe(self.recipe) | self.common).get("model", "world")
+        if "world" in self.benchmarks and model != "world":
+            raise ValueError(
+                f"The runs start from {model!r}, which the benchmark 'world' is not for: set "
+                "benchmarks and judge"
+            )
+        return self
+
+
+def check_gold(judges: Sequence[str], benchmarks: Sequence[str]) -> None:
+    """ValueError where the world's own judge would meet other prompts than the world's."""
+    others = [name for name in benchmarks if name != "world"]
+    if "gold" in judges and others:
+        raise ValueError(
+            f"The judge 'gold' knows the benchmark 'world' alone, and benchmarks has {others[0]!r}:"
+            " set another judge"
+        )
 
 
 def judged_by(config: JudgedConfig) -> Judged:
@@ -57,15 +115,49 @@ def judged_by(config: JudgedConfig) -> Judged:
 
 
 def trained(
-    config: StudyConfig, variants: Mapping[str, Mapping[str, Any]], seeds: list[int] | None = None
+    config: StudyConfig,
+    variants: Mapping[str, Mapping[str, Any]],
+    seeds: list[int] | None = None,
+    then: str = "",
 ) -> dict[str, list[Run]]:
     """The runs of each variant, one a seed, by rising seed; what is missing is made.
+
+    The report's status.json says how many of the missing ones are there.
+
+    Args:
+        config: of the study.
+        variants: parameters of 01_train by label.
+        seeds: other than the study's.
+        then: what has to be made after these, for the sentence on what is missing.
 
     Raises:
         RunError: where runs are missing and `make` is False, which ones and how to make them.
     """
     planned = plan_runs(config.recipe, dict(variants), seeds or config.seeds, common=config.common)
-    return ready_runs(planned, runs_dir=config.runs_dir, make=config.make, workers=config.workers)
+    ready = ready_runs(
+        planned, config.runs_dir, config.make, config.workers, Progress(_report(config)), then
+    )
+    if isinstance(config, JudgedConfig):
+        for run in (run for own in ready.values() for run in own):
+            _answer_as_trained(run)
+    return ready
+
+
+def _report(config: StudyConfig) -> Run | None:
+    with contextlib.suppress(RunError):
+        run = open_run(resolve(project_path(config.runs_dir), config.name))
+        return run if run.info.get("kind") == "analysis" else None
+    return None
+
+
+def _answer_as_trained(run: Run) -> None:
+    # A study with an evaluation of its own may have left answers to more or fewer prompts of the
+    # world, and two runs compare over the same ones only.
+    own = run.info["config"]
+    if own["model"] == "world" and own["eval_prompts"]:
+        judged = run.table("judgements/gold-world.parquet")["prompt_id"].nunique()
+        if judged != own["eval_prompts"]:
+            evaluate(run, own["eval_prompts"])
 
 
 def open_report(config: StudyConfig) -> Run:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plc_core.analysis.paper import published
+from plc_core.engine.config import Objective
 from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
 from plc_core.evaluation.kl_matching import Judged
-from plc_core.evaluation.probe import corrupted_pairs, held_out_pairs, score_probe
+from plc_core.evaluation.probe import Calibrated, corrupted_pairs, held_out_pairs, score_probe
 from plc_core.experiments.hard_pairs import shadow_name
-from plc_core.experiments.label_noise import CONTROL, control_of
+from plc_core.experiments.label_noise import (
+    CONTROL,
+    check_spotlight,
+    controls_follow,
+    controls_of,
+    with_dpo,
+)
 from plc_core.experiments.study import (
     JudgedConfig,
+    Share,
     StudyConfig,
     judged_by,
     paper_name,
     trained,
 )
-from plc_core.files import RunError
 from plc_core.runs import Run
 
 
@@ -29,17 +37,36 @@ class WeakGapConfig(StudyConfig):
 
     held_out: int = Field(3000, ge=1)  # pairs that no run was trained on
     share: float = Field(0.2, gt=0, le=0.5)  # of the pairs, in each slice
-    calibration: str = "checkpoint"
-    methods: list[str] = Field(["plc", "dpo"], min_length=1)
+    calibration: Calibrated = "checkpoint"
+    methods: list[Objective] = Field(["plc", "dpo"], min_length=1)
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """The methods on uncorrupted labels."""
+        return clean_variants(self.methods)
 
 
 class ExactTieConfig(JudgedConfig):
     """The parameters of `notebooks/06_exact_ties.ipynb`."""
 
-    rates: list[float] = Field([0.0, 0.05, 0.1, 0.3], min_length=1)  # shares of injected ties
-    methods: list[str] = Field(["plc"], min_length=1)  # objectives beside dpo
-    spotlight: str = "plc"
+    rates: list[Share] = Field([0.0, 0.05, 0.1, 0.3], min_length=1)  # shares of injected ties
+    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
+    spotlight: Objective = "plc"
     probe_rate: float = Field(0.3, gt=0, le=1)  # of the set that clean policies are shown
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Plain DPO and the methods at every rate."""
+        return {
+            f"{objective} {rate:g}": {"objective": objective, "tie_rate": rate}
+            for rate in sorted(set(self.rates))
+            for objective in with_dpo(self.methods)
+        }
+
+    @model_validator(mode="after")
+    def _possible(self) -> ExactTieConfig:
+        check_spotlight(self.spotlight, self.methods)
+        if 0.0 not in self.rates:
+            raise ValueError("The zero-shot table needs the clean policies: add 0.0 to the rates")
+        return self
 
 
 class TieRuns(NamedTuple):
@@ -60,10 +87,14 @@ class TieRuns(NamedTuple):
         }
 
 
-def clean_runs(config: StudyConfig, methods: list[str]) -> dict[str, list[Run]]:
+def clean_variants(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The objectives on uncorrupted labels."""
+    return {m: {"objective": m, "flip_rate": 0.0} for m in methods}
+
+
+def clean_runs(config: StudyConfig, methods: Sequence[str]) -> dict[str, list[Run]]:
     """Runs on uncorrupted labels, by the name under which their routing is shown."""
-    variants: dict[str, dict[str, Any]] = {m: {"objective": m, "flip_rate": 0.0} for m in methods}
-    ready = trained(config, variants)
+    ready = trained(config, clean_variants(methods))
     return {shadow_name(m): ready[m] for m in methods}
 
 
@@ -79,25 +110,22 @@ def held_out_scores(runs: dict[str, list[Run]], count: int) -> dict[str, pd.Data
 
 def tie_runs(config: ExactTieConfig) -> TieRuns:
     """The runs of the study; plain DPO at every rate is always among them."""
-    if config.spotlight not in config.methods:
-        raise RunError(f"The spotlight {config.spotlight!r} is none of the methods.")
-    objectives = ["dpo", *(m for m in config.methods if m != "dpo")]
+    objectives = with_dpo(config.methods)
     rates = sorted(set(config.rates))
-    variants: dict[str, dict[str, Any]] = {
-        f"{objective} {rate:g}": {"objective": objective, "tie_rate": rate}
-        for rate in rates
-        for objective in objectives
-    }
-    ready = trained(config, variants)
+    ready = trained(config, config.variants(), then=controls_follow(config, len(rates)))
     judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
-    controls = {}
     for rate in rates:
         runs[rate] = {paper_name(o): ready[f"{o} {rate:g}"] for o in objectives}
-        shown = runs[rate][paper_name(config.spotlight)]
-        dpo, data = [ready[f"dpo {rate:g}"]], {"tie_rate": rate}
-        controls[rate] = control_of(config, shown, dpo, data, judged)
-        runs[rate][CONTROL] = controls[rate].runs
+    spotlight = paper_name(config.spotlight)
+    controls = controls_of(
+        config,
+        {rate: (own[spotlight], [own["DPO"]]) for rate, own in runs.items()},
+        {rate: {"tie_rate": rate} for rate in rates},
+        judged,
+    )
+    for rate, control in controls.items():
+        runs[rate][CONTROL] = control.runs
     return TieRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
@@ -145,13 +173,7 @@ def tie_sentence(table: pd.DataFrame, found: TieRuns) -> str:
 
 
 def tie_set_scores(found: TieRuns, rate: float) -> dict[str, pd.DataFrame]:
-    """How clean policies route the set with `rate` ties, which PLC-DPO and DPO never saw.
-
-    Raises:
-        RunError: where the study has no runs without ties.
-    """
-    if 0.0 not in found.runs:
-        raise RunError("The zero-shot table needs the clean policies: add 0.0 to the rates.")
+    """How clean policies route the set with `rate` ties, which PLC-DPO and DPO never saw."""
     clean = {
         found.spotlight: found.runs[0.0][found.spotlight],
         "DPO (shadow)": found.runs[0.0]["DPO"],

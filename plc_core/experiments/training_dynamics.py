@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
 from plc_core.analysis.paper import claim, lines, published
+from plc_core.engine.config import Objective
 from plc_core.evaluation.dynamics import evaluate_checkpoints
 from plc_core.experiments.contest import DPO, PLC, ContestConfig
 from plc_core.experiments.study import paper_name, trained
@@ -22,18 +24,21 @@ class DynamicsConfig(ContestConfig):
     """The parameters of `notebooks/13_training_dynamics.ipynb`."""
 
     seeds: list[int] = Field([0], min_length=1, max_length=1)
-    methods: list[str] = Field(["dpo", "ropo", "plc"], min_length=1)  # objectives
+    methods: list[Objective] = Field(["dpo", "ropo", "plc"], min_length=1)  # objectives
     save_steps: int = Field(12, ge=1)  # optimizer steps between checkpoints
     eval_prompts: int = Field(300, ge=1)
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """The objectives by their names in the paper, with checkpoints on the way."""
+        return {
+            paper_name(name): {"objective": name, "save_steps": self.save_steps}
+            for name in self.methods
+        }
 
 
 def dynamics_runs(config: DynamicsConfig) -> dict[str, Run]:
     """Runs with checkpoints on the way, by method."""
-    variants = {
-        paper_name(name): {"objective": name, "save_steps": config.save_steps}
-        for name in config.methods
-    }
-    return {name: runs[0] for name, runs in trained(config, variants).items()}
+    return {name: runs[0] for name, runs in trained(config, config.variants()).items()}
 
 
 def dynamics_table(runs: dict[str, Run], config: DynamicsConfig) -> pd.DataFrame:

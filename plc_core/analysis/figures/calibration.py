@@ -127,9 +127,10 @@ def state_confusion(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
                 for both in zip(shares, counts, strict=True)
             ],
             texttemplate="%{text}",
+            textfont={"color": "#2B2F36"},  # plotly would have white on the middle of the scale
             zmin=0,
             zmax=1,
-            colorscale=[[0, "rgba(123, 97, 196, 0.05)"], [1, "rgba(123, 97, 196, 0.85)"]],
+            colorscale=[[0, "#F8F6FC"], [1, "#8F79CD"]],
             showscale=False,
             hovertemplate="truly %{y}, %{x}: %{z:.1%}<extra></extra>",
             row=1,

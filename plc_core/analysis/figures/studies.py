@@ -63,7 +63,9 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
                 row=1,
                 col=place,
             )
-            _name(figure, place, table[table["method"] == methods[0]], measure, colour)
+        if place < 3:
+            first = table[(table["method"] == methods[0]) & table["measure"].isin(list(measures))]
+            _names(figure, place, first, measures)
     figure.add_hline(y=0.5, line={"color": INK, "dash": "dot", "width": 1}, row=1, col=3)
     _keys(figure, methods)
     figure.update_xaxes(title_text="share of reversed hard pairs η", tickformat=".0%")
@@ -91,21 +93,23 @@ def _curve(
     )
 
 
-def _name(figure: go.Figure, place: int, rows: pd.DataFrame, measure: str, colour: str) -> None:
-    """The measure's name beside the last of its points."""
-    own = rows[rows["measure"] == measure].sort_values("noise_rate")
-    if len(own) and place < 3:
-        number = place if place > 1 else ""
+def _names(figure: go.Figure, place: int, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
+    """Each measure's name beside its last point; two that end near each other, above and below."""
+    ends = rows[rows["noise_rate"] == rows["noise_rate"].max()].sort_values("value")
+    number = place if place > 1 else ""
+    for order, row in enumerate(ends.to_dict("records")):
+        measure = str(row["measure"])
         figure.add_annotation(
-            x=own["noise_rate"].iloc[-1],
-            y=own["value"].iloc[-1],
+            x=row["noise_rate"],
+            y=row["value"],
             text={"marked_q_flip": "reversed", "unmarked_q_flip": "others"}.get(measure, measure),
             xref=f"x{number}",
             yref=f"y{number}",
             xanchor="left",
             xshift=9,
+            yshift=(-9, 9)[order] if len(ends) == 2 else 0,
             showarrow=False,
-            font={"color": colour, "size": 12},
+            font={"color": colours[measure], "size": 12},
         )
 
 
