@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 def in_kernel() -> bool:
     """Whether this process is a notebook, of a person's or in a batch."""
-    return "ipykernel" in sys.modules
+    ipython = sys.modules.get("IPython")  # a kernel has loaded it; nobody else needs to
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 class JobLine:

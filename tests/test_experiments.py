@@ -146,6 +146,8 @@ def test_numbers_of_a_study_may_be_spelled_with_an_exponent():
 
 
 def test_several_jobs_have_a_line_each_with_what_remains(tmp_path, capsys):
+    import ipykernel.kernelapp  # noqa: F401  # as other tools of a process that is no kernel do
+
     start = lambda notebook, values, scratch: _Failed()  # noqa: E731
     jobs = [TINY | {"name": name, "runs_dir": str(tmp_path)} for name in ("a", "b")]
     assert len(run_jobs(TRAIN, jobs, start=start)) == 2
