@@ -20,7 +20,7 @@ from marking import plain
 from waiting import wait_for
 
 from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
-from plc_core.analysis.inspection.preparing import prepare
+from plc_core.analysis.inspection.preparing import is_busy, prepare
 from plc_core.analysis.inspection.queries import columns
 from plc_core.analysis.inspection.steps import thinned
 from plc_core.files import read_table
@@ -138,9 +138,9 @@ def read_digest(run: Run) -> Digest:
 
 
 def read_ahead(run: Run) -> None:
-    """Begin to read the visits of a large run before a page asks for them."""
+    """Begin to read the visits of a large run before a page asks for them; one run at a time."""
     seen = _seen(run)
-    if seen is None or seen in (_read.get("seen"), _read.get("ahead")):
+    if seen is None or seen in (_read.get("seen"), _read.get("ahead")) or is_busy():
         return
     _read["ahead"] = seen
     with contextlib.suppress(RunError, OSError):

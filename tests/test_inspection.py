@@ -23,7 +23,7 @@ from plc_core.analysis.inspection.bench import WEAK, bench, group_choices
 from plc_core.analysis.inspection.database import query
 from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
 from plc_core.analysis.inspection.pair import read_pair, read_visits
-from plc_core.analysis.inspection.preparing import prepare
+from plc_core.analysis.inspection.preparing import is_busy, prepare
 from plc_core.analysis.inspection.queries import Filter, Rows
 from plc_core.analysis.inspection.ranking import precision_at
 from plc_core.analysis.inspection.searching import search
@@ -301,6 +301,36 @@ def test_a_search_in_a_damaged_file_ends_with_a_sentence(tmp_path: Path) -> None
         going_on.rows()
 
 
+def test_a_search_that_met_a_problem_is_begun_again(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=20)
+    going_on = search(path, "kettle")
+    going_on.wait(30, whole=True)
+    assert search(path, "kettle") is going_on
+    going_on.problem = "out of memory"
+    assert search(path, "kettle") is not going_on
+
+
+def test_a_search_that_nobody_waits_for_ends_and_says_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, query = threading.Semaphore(0), searching.query
+
+    def one_part(*given: Any) -> Any:
+        assert gate.acquire(timeout=30)
+        return query(*given)
+
+    monkeypatch.setattr(searching, "FIRST_PAIRS", 20)
+    monkeypatch.setattr(searching, "query", one_part)
+    first = search(run.path, "given up")
+    for number in range(searching._KEPT):
+        search(run.path, f"newer {number}")
+    for _ in range(200):
+        gate.release()
+    first.wait(30, whole=True)
+    with pytest.raises(RunError, match="given up for newer ones"):
+        first.rows()
+
+
 def test_a_digest_is_made_in_another_process(tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "run", pairs=40)
     run = open_run(path)
@@ -308,7 +338,9 @@ def test_a_digest_is_made_in_another_process(tmp_path: Path) -> None:
     assert unread(run) == sum(file.stat().st_size for file in (path / "visits").iterdir())
     task = prepare(run)
     assert prepare(run) is task
+    assert is_busy()
     assert task.ended.wait(60)
+    assert not is_busy()
     assert task.problem is None
     made = kept(run)
     assert made is not None

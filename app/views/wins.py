@@ -119,6 +119,7 @@ def _like(root: Path, of: str, having: list[str]) -> list[str]:
     picked = [run for run in chosen_runs(root) if run in having]
     if of not in having:
         return picked if len(picked) > 1 else having[:6]
+    picked = list(dict.fromkeys([of, *picked]))
     data = _data_of(open_below(root, of))
     for run in having:
         if len(picked) < 6 and run not in picked:

@@ -133,7 +133,7 @@ class Laboratory:
         if job.slice != "choice":
             found += self._agreement(margins, self._routed(router, margins)[0])
             # People's votes are asked about as they are: of policies that saw the labels as given.
-            if "votes" in self.material.files and job.flip_rate == 0:
+            if "votes" in self.material.files and not (job.flip_rate or job.tie_rate):
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted)

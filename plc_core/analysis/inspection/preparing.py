@@ -86,6 +86,12 @@ def prepare(run: Run) -> Preparation:
         return task
 
 
+def is_busy() -> bool:
+    """Whether any run is being read now."""
+    with _lock:
+        return any(not task.ended.is_set() for task in _started.values())
+
+
 def main() -> int:
     """Make the digest of the run in the folder that is named on the command line."""
 

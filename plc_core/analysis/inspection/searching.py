@@ -42,6 +42,7 @@ class Search:
         self._path, self._text = str(run / "pairs.parquet"), text
         self._parts: list[np.ndarray] = []
         self._first, self._ended = threading.Event(), threading.Event()
+        self._stopped = threading.Event()
         threading.Thread(target=self._go, daemon=True).start()
 
     @property
@@ -57,6 +58,10 @@ class Search:
     def wait(self, seconds: float, whole: bool = False) -> None:
         """Wait for the first pair that is found, or with `whole` for the end; not for longer."""
         (self._ended if whole else self._first).wait(seconds)
+
+    def stop(self) -> None:
+        """Read no further part: nobody waits for it any more."""
+        self._stopped.set()
 
     def rows(self) -> Rows:
         """The places of the pairs found so far, in the run's order.
@@ -75,6 +80,8 @@ class Search:
             condition = self._condition()
             self.total = pq.read_metadata(self._path).num_rows
             while self.read < self.total:
+                if self._stopped.is_set():
+                    raise RunError("The search was given up for newer ones; search again.")
                 end = min(self.read + (PAIRS_A_PART if self.read else FIRST_PAIRS), self.total)
                 sql = (
                     "SELECT file_row_number AS row FROM read_parquet($1, file_row_number = true) "
@@ -107,13 +114,16 @@ class Search:
 
 
 def search(run: Path, text: str) -> Search:
-    """The search for `text` in the run's texts as they are now: begun, going on, or ended."""
+    """The search for `text` in the run's texts as they are now: begun, going on, or ended.
+
+    One that met a problem is begun again.
+    """
     state = (run / "pairs.parquet").stat()
     key = str(run), state.st_mtime_ns, state.st_size, text
     with _lock:
-        if key not in _searches:
+        if key not in _searches or _searches[key].problem is not None:
             _searches[key] = Search(run, text)
         _searches.move_to_end(key)
         while len(_searches) > _KEPT:
-            _searches.popitem(last=False)
+            _searches.popitem(last=False)[1].stop()
         return _searches[key]
