@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from plc_core.analysis.noise import noise_rate, noise_sentence, posterior_calibration
+from plc_core.analysis.audit import posterior_calibration
+from plc_core.analysis.noise import noise_rate, noise_sentence
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run
 

@@ -125,6 +125,20 @@ def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) 
     return calibrate(table["q_flip"], groups(table) == group_names(pairs)[1], bins)
 
 
+def posterior_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> Calibration:
+    """Reliability of p_flip at each pair's first visit, as `flip_calibration` of q_flip.
+
+    A true tie counts as "not flipped". Pairs without a visit, a p_flip or a known group are left
+    out; n says how many are in.
+    """
+    first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
+    table = pairs.merge(first[["pair_id", "p_flip"]], on="pair_id", how="left")
+    group = groups(table)
+    known = (group.notna() & table["p_flip"].notna()).to_numpy()
+    flipped = group.isin(["flip", "marked"]).to_numpy()
+    return calibrate(table["p_flip"].to_numpy()[known], flipped[known], bins)
+
+
 @dataclass(frozen=True)
 class TieSelectivity:
     """Weak-gap against strong-gap pairs.

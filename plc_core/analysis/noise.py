@@ -1,7 +1,7 @@
-"""How noisy a run's data is, and whether its flip probabilities mean what they say.
+"""How noisy a run's data is.
 
-Both come from the calibrated flip posterior (`plc_core.objective.flip_posterior`), which every
-training run records beside the routing, under any objective.
+From the calibrated flip posterior (`plc_core.objective.flip_posterior`), which every training run
+records beside the routing, under any objective.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pandas as pd
-
-from plc_core.analysis.audit import groups
-from plc_core.analysis.calibration import Calibration, calibrate
 
 NOISE_COLUMNS = ["step", "epoch", "noise_rate", "noise_low", "noise_high"]
 """The columns of metrics.parquet that `noise_rate` reads."""
@@ -60,17 +57,3 @@ def noise_sentence(metrics: pd.DataFrame) -> str:
     if found is None:
         return "This run did not record an estimate of its share of reversed labels."
     return str(found)
-
-
-def posterior_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> Calibration:
-    """Reliability of p_flip at each pair's first visit, as `audit.flip_calibration` of q_flip.
-
-    A true tie counts as "not flipped". Pairs without a visit, a p_flip or a known group are left
-    out; n says how many are in.
-    """
-    first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
-    table = pairs.merge(first[["pair_id", "p_flip"]], on="pair_id", how="left")
-    group = groups(table)
-    known = (group.notna() & table["p_flip"].notna()).to_numpy()
-    flipped = group.isin(["flip", "marked"]).to_numpy()
-    return calibrate(table["p_flip"].to_numpy()[known], flipped[known], bins)
