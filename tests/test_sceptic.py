@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from plc_core.evaluation.length_control import length_controlled_cells, lengths_
 from plc_core.evaluation.results import mean_and_worst, results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import win_table
+from plc_core.evaluation.win_rate import JoinError
 from tests.chat_server import serving
 
 N = 80
@@ -280,6 +282,21 @@ def test_the_win_rates_at_equal_lengths(made):
     assert text.loc["PLC-DPO", ("long, greedy", "WR at equal lengths")].startswith(
         f"{one['lc']:.1f} ["
     )
+
+
+def test_prompts_that_are_left_out_are_told_at_equal_lengths_too(made):
+    _, evaluation = made
+    gone = evaluation.judged["method"].eq("PLC-DPO") & evaluation.judged["prompt_id"].eq(
+        evaluation.judged["prompt_id"].iloc[0]
+    )
+    part = replace(evaluation, judged=evaluation.judged[~gone])
+    with pytest.raises(JoinError, match=r"PLC-DPO: The two sides answer different prompts"):
+        length_controlled_cells(part, resamples=5)
+    cells = length_controlled_cells(replace(part, incomplete="common"), resamples=5)
+    by_method = cells.set_index("method")
+    assert set(by_method.loc["PLC-DPO", "n"]) == {N - 1}
+    assert by_method.loc["PLC-DPO", "note"].str.startswith(f"{N - 1} of {N} prompts").all()
+    assert set(by_method.drop(index="PLC-DPO")["note"]) <= {""}
 
 
 def test_the_four_forms_say_the_same(made):

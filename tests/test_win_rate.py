@@ -189,8 +189,20 @@ def test_seeds_as_mean_and_standard_deviation():
     assert seeds.loc["a", ["seeds", "n", "win_rate"]].tolist() == [2, 4, 75.0]
     assert seeds.loc["a", "sd"] == pytest.approx(np.std([100, 50], ddof=1))
     assert math.isnan(over_seeds(table[table["seed"] == 42], keys=["benchmark"])["sd"].iloc[0])
+    moved = over_seeds(table.drop(columns="n").assign(kl=[1.0, 1.0, 2.0, 2.0]), keys=["benchmark"])
+    assert moved["kl"].tolist() == [1.5, 1.5]
+    assert "n" not in moved
     with pytest.raises(JoinError, match="a, plc: a seed is there twice"):
         over_seeds(pd.concat([table, table]), keys=["benchmark"])
+
+
+def test_verdicts_of_infinite_rewards_keep_their_prompts():
+    own = pd.Series([math.inf, 1.0, -math.inf, 2.0], index=list("abcd"))
+    base = pd.Series([math.inf, 0.0, -math.inf, 3.0], index=list("abcd"))
+    found = verdicts(own, base, "common")
+    assert found.to_dict() == {"b": 1.0, "d": 0.0}
+    with pytest.raises(JoinError, match="infinite on both"):
+        verdicts(own, base)
 
 
 def test_every_seed_against_one_seed_of_the_baseline():

@@ -110,7 +110,8 @@ def over_cells(cells: pd.DataFrame, keys: Sequence[str], by: Sequence[str] = ())
 def over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Mean and standard deviation (n - 1) over seeds: one row a cell and method.
 
-    Returns `keys`, method, seeds, n (prompts of a seed), win_rate, sd (percent; NaN for one seed).
+    Returns `keys`, method, seeds, win_rate, sd (percent; NaN for one seed), and where the cells
+    have them n (prompts of a seed) and kl (mean over seeds).
     The interval over prompts of one seed is left out: it does not hold for a mean over seeds.
 
     Raises:
@@ -121,16 +122,18 @@ def over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
         where = ", ".join(map(str, key))
         if own["seed"].duplicated().any():
             raise JoinError(f"{where}: a seed is there twice.")
-        if len(set(own["n"])) > 1:
+        if "n" in own and len(set(own["n"])) > 1:
             raise JoinError(f"{where}: seeds rest on {sorted(set(own['n']))} prompts.")
         rows.append(
             dict(zip([*keys, "method"], key, strict=True))
             | {
                 "seeds": len(own),
-                "n": own["n"].iloc[0],
                 "win_rate": own["win_rate"].mean(),
                 "sd": own["win_rate"].std(ddof=1),
             }
+            | ({"n": own["n"].iloc[0]} if "n" in own else {})
+            # A seed without a KL leaves the mean without one.
+            | ({"kl": own["kl"].mean(skipna=False)} if "kl" in own else {})
         )
     return pd.DataFrame(rows)
 

@@ -117,7 +117,8 @@ def length_controlled_cells(
 
     Returns:
         `CELL`, method, seed, n; win_rate, lc, lc_low, lc_high (percent); characters (mean
-        difference to the baseline's answers), note.
+        difference to the baseline's answers), collapsed (50 is the penalty's answer, not the
+        data's), note (which prompts were left out).
 
     Raises:
         JoinError: where two sides do not answer the same prompts.
@@ -136,7 +137,11 @@ def length_controlled_cells(
         other = sides.get((*cell, against))
         if other is None:
             raise JoinError(f"{', '.join(map(str, key))}: there are no answers of {against!r}.")
-        won = verdicts(own["reward"], other["reward"], evaluation.incomplete)
+        try:
+            won = verdicts(own["reward"], other["reward"], evaluation.incomplete)
+            _, _, met = join_prompts(own["reward"], other["reward"], evaluation.incomplete)
+        except JoinError as error:
+            raise JoinError(f"{', '.join(map(str, key))}: {error}") from None
         mine, theirs = (side["characters"].reindex(won.index) for side in (own, other))
         found = length_controlled(won, mine, theirs, resamples=resamples)
         numbers = [100 * value for value in (found.raw, *found.share[:3])]
@@ -145,7 +150,7 @@ def length_controlled_cells(
             | {"n": found.share.n}
             | dict(zip(("win_rate", "lc", "lc_low", "lc_high"), numbers, strict=True))
             | {"characters": found.mean_difference}
-            | {"note": "50 is the penalty's answer, not the data's" if found.collapsed else ""}
+            | {"collapsed": found.collapsed, "note": "" if met.complete else str(met)}
         )
     if not rows:
         raise JoinError(f"No method but the baseline {against!r} was judged.")
@@ -154,8 +159,9 @@ def length_controlled_cells(
 
 def lengths_shown(cells: pd.DataFrame) -> pd.DataFrame:
     """Length-controlled cells as text: a row a method, for each judge and decoding the win rate as
-    it is and at equal lengths, with its 95 % interval; over seeds or benchmarks their mean. A star
-    where the penalty left nothing of the data.
+    it is and at equal lengths, with its 95 % interval, and the prompts that it rests on; over seeds
+    or benchmarks their mean ± sd and how many they are. A star where the penalty left nothing of
+    the data.
     """
     rows: dict[str, dict[tuple[str, str], str]] = {}
     for key, own in cells.groupby(["method", "judge", "decoding"], sort=False):
@@ -167,7 +173,10 @@ def lengths_shown(cells: pd.DataFrame) -> pd.DataFrame:
         if len(own) == 1:
             line = own.iloc[0]
             text += f" [{line['lc_low']:.1f}, {line['lc_high']:.1f}]"
-        row[head, "WR at equal lengths"] = text + ("*" if own["note"].any() else "")
+        else:
+            text += f" ± {own['lc'].std(ddof=1):.1f} ({len(own)} cells)"
+        row[head, "WR at equal lengths"] = text + ("*" if own["collapsed"].any() else "")
+        row[head, "prompts"] = f"{own['n'].sum():,}"
         row[head, "characters longer"] = f"{own['characters'].mean():+.1f}"
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
     columns = pd.MultiIndex.from_tuples([*frame.columns.to_flat_index()])

@@ -143,6 +143,17 @@ def join_prompts(
     Raises:
         JoinError: as `win_rate` says.
     """
+    left, right, report = joined(own, baseline, incomplete, names)
+    return left.to_numpy(), right.to_numpy(), report
+
+
+def joined(
+    own: pd.Series,
+    baseline: pd.Series,
+    incomplete: Incomplete = "error",
+    names: tuple[str, str] = ("rewards", "baseline"),
+) -> tuple[pd.Series, pd.Series, JoinReport]:
+    """As `join_prompts`, by prompt id."""
     for name, series in zip(names, (own, baseline), strict=True):
         twice = series.index[series.index.duplicated()].unique()
         if len(twice):
@@ -160,7 +171,8 @@ def join_prompts(
     report = JoinReport(int(known.sum()), len(missing), len(extra), int((~known).sum()))
     if incomplete == "error":
         _refuse(own, baseline, missing, extra, common[~known], names)
-    return left[known], right[known], report
+    kept = common[known]
+    return pd.Series(left[known], index=kept), pd.Series(right[known], index=kept), report
 
 
 def _refuse(
