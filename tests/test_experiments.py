@@ -131,6 +131,13 @@ def test_a_grid_that_cannot_be_meant_is_refused(grid, sentence):
         ("02_main_results", {"paper_model": "GPT"}, "'GPT'; the paper's main table has Qwen2.5"),
         ("02_main_results", {"transfer": ["ipo"]}, "transfer has ipo, which methods has not"),
         ("09_ablations", {"benchmarks": ["mt-bench"]}, "'gold' knows the benchmark 'world' alone"),
+        ("09_ablations", {"recipe": "small-real"}, "'smollm2-135m', which the benchmark 'world'"),
+        ("02_main_results", {"recipe": "small-real"}, "'smollm2-135m', which models has not"),
+        (
+            "02_main_results",
+            {"recipe": "small-real", "models": ["smollm2-135m"]},
+            "'smollm2-135m', which the benchmark 'world'",
+        ),
         ("09_ablations", {"control_betas": [0]}, "'control_betas' is 0: input should be greater"),
         ("14_judges", {"judge": {"sed": 1}}, "judge: Unknown parameter 'sed'; did you mean 'seed'"),
     ],

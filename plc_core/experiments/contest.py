@@ -13,7 +13,15 @@ from plc_core.evaluation.judged import Evaluation
 from plc_core.evaluation.results import results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import WinTable, win_table
-from plc_core.experiments.study import Benchmarks, Positive, StudyConfig, check_gold, trained
+from plc_core.experiments.study import (
+    Benchmarks,
+    Positive,
+    StudyConfig,
+    check_gold,
+    check_world,
+    started_from,
+    trained,
+)
 from plc_core.runs import Run
 
 DPO, PLC = "DPO", "PLC-DPO"
@@ -46,9 +54,14 @@ class ContestConfig(StudyConfig, EvaluationConfig):
         """Plain DPO, what is compared with it, and plain DPO at each of the control's β."""
         return with_controls(self, self.compared())
 
+    def start_models(self) -> list[str]:
+        """What the runs start from."""
+        return [started_from(self.recipe, self.common)]
+
     @model_validator(mode="after")
     def _judgeable(self) -> ContestConfig:
         check_gold(self.judges, self.benchmarks)
+        check_world(self.start_models(), self.benchmarks)
         return self
 
 

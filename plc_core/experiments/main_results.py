@@ -13,7 +13,7 @@ from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT
 from plc_core.evaluation.results import control_text, finding, interval, mean_and_worst
 from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of, with_controls
-from plc_core.experiments.study import paper_name
+from plc_core.experiments.study import paper_name, started_from
 
 DATASETS: dict[str, dict[str, Any]] = {
     "flipped": {"flip_rate": 0.2},
@@ -63,8 +63,14 @@ class MainConfig(ContestConfig):
             for method, own in with_controls(self, methods, self.shared(model, dataset)).items()
         }
 
+    def start_models(self) -> list[str]:
+        """What the runs start from."""
+        return self.models
+
     @model_validator(mode="after")
     def _possible(self) -> MainConfig:
+        if (said := started_from(self.recipe, self.common)) not in self.models:
+            raise ValueError(f"The recipe starts from {said!r}, which models has not: set models")
         if odd := [name for name in self.transfer if name not in (self.methods or METHODS)]:
             raise ValueError(f"transfer has {', '.join(odd)}, which methods has not")
         known = dict.fromkeys(published("main_results")["model"])

@@ -79,13 +79,23 @@ class JudgedConfig(StudyConfig):
     @model_validator(mode="after")
     def _judgeable(self) -> JudgedConfig:
         check_gold([self.judge], self.benchmarks)
-        model = (read_recipe(self.recipe) | self.common).get("model", "world")
-        if "world" in self.benchmarks and model != "world":
-            raise ValueError(
-                f"The runs start from {model!r}, which the benchmark 'world' is not for: set "
-                "benchmarks and judge"
-            )
+        check_world([started_from(self.recipe, self.common)], self.benchmarks)
         return self
+
+
+def started_from(recipe: str, common: Mapping[str, Any]) -> str:
+    """The model that runs of a recipe and these parameters of 01_train start from."""
+    return str({**read_recipe(recipe), **common}.get("model", "world"))
+
+
+def check_world(models: Sequence[str], benchmarks: Sequence[str]) -> None:
+    """ValueError where a model that knows nothing of the world would answer its prompts."""
+    others = [model for model in models if model != "world"]
+    if "world" in benchmarks and others:
+        raise ValueError(
+            f"The runs start from {others[0]!r}, which the benchmark 'world' is not for: set "
+            "benchmarks and judges"
+        )
 
 
 def check_gold(judges: Sequence[str], benchmarks: Sequence[str]) -> None:
