@@ -87,8 +87,12 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     # Filter, choose a row, decide by the keyboard.
     page.get_by_label("Sort by").click()
     page.get_by_role("option", name="z", exact=True).click()
-    page.get_by_text("Rising", exact=True).click()
+    expect(page.get_by_text("by falling z").first).to_be_visible()
     settled()
+    page.get_by_text("Rising", exact=True).click()
+    expect(page.get_by_text("by rising z").first).to_be_visible()
+    settled()
+    page.wait_for_timeout(500)  # the table is drawn after its words
     lowest = _ids_by_z(runs)
     click_row(2, PAIR_ROW)
     expect(page.locator(".plc-id")).to_contain_text(lowest[2])
