@@ -41,7 +41,8 @@ _KEPT = pa.schema(
 class Usage:
     """What the last call asked of the API; verdicts found in the cache are free.
 
-    The record of a file of judgements adds up the calls that wrote it.
+    The record of a file of judgements adds up the calls that wrote it; one that was interrupted
+    wrote nothing, and what it paid for is found in the cache by the next.
 
     Attributes:
         requests: that were answered, the unreadable ones among them.
