@@ -62,8 +62,9 @@ class StudyConfig(BaseModel):
 
     @model_validator(mode="after")
     def _trainable(self) -> StudyConfig:
-        check_common(self.recipe, self.common, self.variants())
-        if variants := self.variants():
+        variants = self.variants()
+        check_common(self.recipe, self.common, variants)
+        if variants:
             plan_runs(self.recipe, variants, self.seeds, common=self.common)
         return self
 
