@@ -11,9 +11,9 @@ from selection import choose_pair
 
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.queries import Ints, rows
-from plc_core.decisions import DECISIONS, Decision, decide
 from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.runs.decisions import DECISIONS, Decision, decide
 
 KEYS = {"keep": "K", "flip": "F", "tie": "T", "drop": "D"}
 MEANS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 from marking import plain
 
-from plc_core.decisions import export_cleaned
 from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.runs.decisions import export_cleaned
 
 MOST_TO_DOWNLOAD = 50_000_000
 _EXPORTED = "exported"

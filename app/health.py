@@ -8,7 +8,7 @@ from pathlib import Path
 
 from listing import WITHOUT_PAIRS
 
-from plc_core.listing import RunSummary
+from plc_core.runs.listing import RunSummary
 
 MOST_VISIT_FILES = 24
 """So many files of visits are looked at, evenly from the first to the last."""

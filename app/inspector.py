@@ -9,7 +9,7 @@ from elements import STYLE
 from reading import runs_root
 from selection import follow_click, restore
 
-from plc_core.listing import list_runs
+from plc_core.runs.listing import list_runs
 
 # Drawn here: an icon by name would be fetched from a server of fonts.
 ICON = (

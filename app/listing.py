@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from plc_core.files import RunError
-from plc_core.listing import RunSummary, list_runs
+from plc_core.runs.listing import RunSummary, list_runs
 
 ANALYSIS = "analysis"
 """The kind of a folder that holds a report only, and neither pairs nor steps."""

@@ -21,8 +21,8 @@ from plc_core.analysis.inspection.queries import (
     values,
 )
 from plc_core.analysis.inspection.searching import Search, search
-from plc_core.decisions import DECISIONS, Decision
 from plc_core.runs import Run
+from plc_core.runs.decisions import DECISIONS, Decision
 
 CORRECTION = "w · q_flip"
 LABELS = {

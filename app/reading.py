@@ -23,8 +23,8 @@ from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, un
 from plc_core.analysis.inspection.preparing import is_busy, prepare
 from plc_core.analysis.inspection.queries import columns
 from plc_core.analysis.inspection.steps import thinned
-from plc_core.files import read_table
-from plc_core.runs import Run, RunError, open_run, resolve
+from plc_core.files import RunError, read_table
+from plc_core.runs import Run, open_run, resolve
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from selection import choose_runs, select_rows, selected_rows
 from state import TEXT, TEXTS, kept
 
 from plc_core.files import RunError
-from plc_core.listing import RunSummary
 from plc_core.runs import open_run
+from plc_core.runs.listing import RunSummary
 
 TALLEST_TABLE = 8
 

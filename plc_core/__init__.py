@@ -20,7 +20,7 @@ _HOMES = {
     "notebook_parameters": "plc_core.parameters",
     "run_notebook": "plc_core.batch",
     "open_run": "plc_core.runs",
-    "list_runs": "plc_core.listing",
+    "list_runs": "plc_core.runs.listing",
     "RunError": "plc_core.files",
 }
 

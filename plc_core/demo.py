@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from plc_core.batch import read_yaml
+from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.evaluation.comparison import summary_table, verdict
 from plc_core.files import RunError, project_path
-from plc_core.jobs import JobError, run_jobs
-from plc_core.parameters import ParameterError
+from plc_core.parameters import ParameterError, read_yaml
 from plc_core.runs import open_run
 
 _NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from plc_core.files import RunError, project_path
@@ -127,3 +128,18 @@ def _sentence(problem: Mapping[str, Any], known: Iterable[str]) -> str:
     if not name:
         return message if message.endswith("?") else f"{message}."
     return f"The parameter {name!r} is {problem['input']!r}: {message[0].lower()}{message[1:]}."
+
+
+def read_yaml(path: Path, kind: type | tuple[type, ...]) -> Any:
+    """The YAML file `path`, which must hold a `kind`; RunError otherwise."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise RunError(f"{path} is no YAML: {error}") from None
+    if not isinstance(content, kind) or not content:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        names = " or ".join(k.__name__ for k in kinds)
+        raise RunError(f"{path} should hold a YAML {names}, and not an empty one.")
+    return content

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from plc_core.status import BATCH_VARIABLE
+from plc_core.runs.status import BATCH_VARIABLE
 
 if TYPE_CHECKING:
     from plc_core.runs import Run  # a room above this one

@@ -17,7 +17,7 @@ import pyarrow as pa
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json, write_table
 from plc_core.runs import PAIRS_A_GROUP
-from plc_core.visit_files import VISITS_SCHEMA
+from plc_core.runs.visit_files import VISITS_SCHEMA
 
 PAIRS_SCHEMA = pa.schema(
     [

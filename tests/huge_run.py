@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json
 from plc_core.runs import PAIRS_A_GROUP
-from plc_core.visit_files import VISITS_SCHEMA
+from plc_core.runs.visit_files import VISITS_SCHEMA
 from tests.fake_run import PAIRS_SCHEMA, fake_info, fake_status
 
 STEPS_A_FILE = 16

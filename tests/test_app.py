@@ -16,7 +16,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.marking import marked, plain
-from plc_core import batch
 from plc_core.analysis import audit
 from plc_core.analysis.inspection.answers import judged
 from plc_core.analysis.inspection.digest import kept
@@ -24,13 +23,14 @@ from plc_core.analysis.inspection.preparing import prepare
 from plc_core.analysis.statistics import mann_whitney, read_aloud
 from plc_core.analysis.studies.hard_pairs import hard_pair_table, hard_pairs_shown
 from plc_core.analysis.studies.votes import agreement, agreement_sentence, agreement_shown
+from plc_core.batch import __main__ as batch
 from plc_core.data import load_pairs
 from plc_core.data.votes import vote_group
-from plc_core.decisions import read_decisions
 from plc_core.evaluation.cells import win_rate_cells
 from plc_core.files import write_json
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
+from plc_core.runs.decisions import read_decisions
 from tests.fake_run import (
     NASTY_TEXTS,
     change_json,

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from plc_core.data import load_pairs
-from plc_core.decisions import read_decisions
 from plc_core.runs import open_run
+from plc_core.runs.decisions import read_decisions
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from plc_core.data import load_pairs
-from plc_core.decisions import decide, export_cleaned, read_decisions
 from plc_core.files import RunError
 from plc_core.runs import Run, open_run
+from plc_core.runs.decisions import decide, export_cleaned, read_decisions
 from tests.fake_run import write_fake_run
 
 

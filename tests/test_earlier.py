@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from plc_core.earlier import forget, put_back
 from plc_core.files import read_json
 from plc_core.runs import create_run, open_run
-from plc_core.status import BATCH_VARIABLE
+from plc_core.runs.earlier import forget, put_back
+from plc_core.runs.status import BATCH_VARIABLE
 
 HOLDS = {"run.json", "status.json", "report.html", "notebook.ipynb", "tables"}
 

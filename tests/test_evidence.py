@@ -9,6 +9,7 @@ from plc_core.evidence import claims
 from plc_core.evidence.__main__ import main, markdown, put
 from plc_core.evidence.claims import CLAIMS, Claim, claims_table, verdict
 from plc_core.evidence.estimates import (
+    FILES,
     Estimate,
     Study,
     above_frontier,
@@ -69,9 +70,9 @@ def study(tmp_path_factory):
 
 
 def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
-    for table in ("jobs", "measures", "rewards"):
-        (tmp_path / "smollm2").mkdir(exist_ok=True)
-        getattr(study, table).to_csv(tmp_path / "smollm2" / f"{table}.csv", index=False)
+    (tmp_path / "smollm2").mkdir(exist_ok=True)
+    for table, file in FILES.items():
+        getattr(study, table).to_csv(tmp_path / "smollm2" / file, index=False)
     values = {"name": "evidence", "runs_dir": str(tmp_path / "runs"), "results_dir": str(tmp_path)}
     run_notebook(ROOT / "notebooks" / "20_evidence.ipynb", values)
     report = (tmp_path / "runs" / "evidence" / "report.html").read_text()

@@ -11,14 +11,14 @@ import psutil
 import pytest
 import yaml
 
+from plc_core.batch.jobs import Process, run_jobs
 from plc_core.experiments import plan_runs, ready_runs
 from plc_core.experiments.grid import expand_grid
 from plc_core.experiments.paper import paper_notebooks
 from plc_core.files import RunError, write_json
-from plc_core.jobs import Process, run_jobs
-from plc_core.listing import list_runs
 from plc_core.parameters import ParameterError, notebook_values
 from plc_core.runs import create_run, open_run
+from plc_core.runs.listing import list_runs
 from tests.paths import ROOT
 
 TRAIN = ROOT / "notebooks" / "01_train.ipynb"
@@ -214,7 +214,7 @@ def test_a_cluster_that_loses_a_node_completes_the_grid(tmp_path):
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    from plc_core.cluster import ray_starter
+    from plc_core.batch.cluster import ray_starter
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     second = cluster.add_node(num_cpus=1)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from plc_core.files import RunError, exclusive, write_json, write_table
-from plc_core.listing import list_runs
 from plc_core.runs import SCHEMA, create_run, open_run, resolve
-from plc_core.visit_files import VISITS_SCHEMA
+from plc_core.runs.listing import list_runs
+from plc_core.runs.visit_files import VISITS_SCHEMA
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_the_index_is_never_trusted_where_a_run_has_changed(run, monkeypatch):
     assert [s.state for s in list_runs(root)] == ["done"]
     index = root / ".index.json"
     assert "first" in json.loads(index.read_text())["runs"]
-    monkeypatch.setattr("plc_core.listing._summarise", lambda *args: pytest.fail("read again"))
+    monkeypatch.setattr("plc_core.runs.listing._summarise", lambda *args: pytest.fail("read again"))
     assert [s.state for s in list_runs(root)] == ["done"]
     monkeypatch.undo()
     run.set_status(state="failed", reason="why")

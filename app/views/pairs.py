@@ -16,8 +16,8 @@ from state import NUMBER, kept, set_kept
 
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.queries import NUMBERS, Ints, ordered, row_of, rows
-from plc_core.decisions import Decision, read_decisions
 from plc_core.runs import Run
+from plc_core.runs.decisions import Decision, read_decisions
 
 PAGE_ROWS = 16
 """Pairs that are listed at a time: as many as stand beside a pair on a laptop's screen."""

@@ -21,7 +21,7 @@ from state import TEXT, kept
 
 from plc_core.analysis.figures.overlay import GROUPS, final_values, run_curves
 from plc_core.files import RunError
-from plc_core.listing import RunSummary
+from plc_core.runs.listing import RunSummary
 
 SECTIONS = ("Curves", "Numbers", "Provenance", "Run again")
 FINAL = (

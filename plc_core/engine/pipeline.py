@@ -39,8 +39,8 @@ from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
-from plc_core.provenance import provenance
 from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
 

@@ -49,8 +49,8 @@ from plc_core.engine.templates import Turns
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.training_pairs import read_pairs
 from plc_core.progress import Progress
-from plc_core.provenance import provenance
 from plc_core.runs import Run
+from plc_core.runs.provenance import provenance
 
 _BATCH_TOKENS = 16_384 if torch.cuda.is_available() else 1024  # larger ones leave a CPU's caches
 

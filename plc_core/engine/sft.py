@@ -40,8 +40,8 @@ from plc_core.engine.stages import (
 )
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
-from plc_core.provenance import provenance
 from plc_core.runs import Run
+from plc_core.runs.provenance import provenance
 
 FRESH_WORLD = "world-base"
 """The name of a model of the embedded world's shape with fresh weights."""

@@ -17,7 +17,7 @@ from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router
 from plc_core.objective.reduction import gather_over_ranks
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
-from plc_core.visit_files import VISITS_SCHEMA
+from plc_core.runs.visit_files import VISITS_SCHEMA
 
 _VALUES = [*VISITS_SCHEMA.names[3:], "loss", "noise_rate", "noise_low", "noise_high"]
 _STEPS_A_FILE = 16

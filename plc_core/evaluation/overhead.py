@@ -37,8 +37,8 @@ from plc_core.engine.training_pairs import training_pairs
 from plc_core.files import project_path, write_table
 from plc_core.parameters import checked
 from plc_core.progress import Progress
-from plc_core.provenance import provenance
 from plc_core.runs import Run, create_run
+from plc_core.runs.provenance import provenance
 
 _TRL_ON_A_CPU: list[dict[str, Any]] = [
     {"pairs_per_forward": 8},

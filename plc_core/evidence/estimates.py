@@ -12,6 +12,9 @@ import pandas as pd
 from plc_core.analysis.statistics import mean_interval
 from plc_core.files import RunError, project_path
 
+FILES = {"jobs": "jobs.csv", "measures": "measures.csv", "rewards": "rewards.csv.gz"}
+"""A study's tables, as pandas reads them."""
+
 BASELINE, METHOD = "dpo", "plc-aggressive"
 _KEYS = ["flip_rate", "tie_rate", "seed"]
 
@@ -63,8 +66,8 @@ def read_study(name: str, folder: Path | None = None) -> Study:
     if not (folder / "jobs.csv").exists():
         return Study(name)
     tables = {}
-    for part in ("jobs", "measures", "rewards"):
-        path = folder / f"{part}.csv"
+    for part, file in FILES.items():
+        path = folder / file
         try:
             tables[part] = pd.read_csv(path) if path.exists() else pd.DataFrame()
         except (OSError, ValueError) as error:

@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+from plc_core.batch.job_lines import clock
+from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.experiments.planning import TRAIN_NOTEBOOK
 from plc_core.files import RunError
-from plc_core.job_lines import clock
-from plc_core.jobs import JobError, run_jobs
 from plc_core.parameters import ParameterError, notebook_values, run_folder
 
 _NUMBERS = {f"{n:02d}" for n in (*range(2, 11), 12, 13, 14)}

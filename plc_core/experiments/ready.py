@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from plc_core.batch.jobs import run_jobs
 from plc_core.engine.config import TrainConfig
 from plc_core.experiments.planning import (
     NOT_CONTENT,
@@ -18,7 +19,6 @@ from plc_core.experiments.planning import (
     training_content,
 )
 from plc_core.files import RunError, project_path, replacing
-from plc_core.jobs import run_jobs
 from plc_core.parameters import ParameterError, checked
 from plc_core.progress import Progress
 from plc_core.runs import Run, open_run, resolve

@@ -71,7 +71,7 @@ class Laboratory:
         material: where the pairs lie.
         results: the folder of the results, which keeps the reward model.
         scratch: a folder for run folders, which are removed when they have been read.
-        workers: processes at a time, for the record.
+        workers: processes at a time on its device, for the record.
     """
 
     def __init__(

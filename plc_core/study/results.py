@@ -1,16 +1,17 @@
 """What the study found, as small CSV files that a later call goes on from.
 
-    jobs.csv      one row a job: what it was, how it ended, what it was made with
-    measures.csv  one row a number: job, measure, group, value, low, high, n
-    rewards.csv   one row a job and prompt: the reward and the KL of the policy's sampled answer
-    choice.json   the learning rate and β, with the table that they were chosen from
-    reward.csv    the weights of the linear reward model
+    jobs.csv        one row a job: what it was, how it ended, what it was made with
+    measures.csv    one row a number: job, measure, group, value, low, high, n
+    rewards.csv.gz  one row a job and prompt: the reward and the KL of its sampled answer
+    choice.json     the learning rate and β, with the table that they were chosen from
+    reward.csv      the weights of the linear reward model
 
 No text of a data set or a model is in them.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,10 @@ from typing import Any
 import pandas as pd
 
 from plc_core.engine.config import TrainConfig
+from plc_core.evidence.estimates import FILES
 from plc_core.files import RunError, read_json, replacing, write_json
-from plc_core.provenance import provenance
-from plc_core.status import now
+from plc_core.runs.provenance import provenance
+from plc_core.runs.status import now
 from plc_core.study.plan import Choice, Job
 
 _COLUMNS = {
@@ -49,7 +51,7 @@ class Results:
         self._rows = {name: self._read(name) for name in _COLUMNS}
 
     def _read(self, name: str) -> pd.DataFrame:
-        path = self.folder / f"{name}.csv"
+        path = self.folder / FILES[name]
         if not path.exists():
             return pd.DataFrame(columns=_COLUMNS[name])
         try:
@@ -75,7 +77,7 @@ class Results:
 
     @property
     def rewards(self) -> pd.DataFrame:
-        """One row a job's answer to a prompt, as in rewards.csv."""
+        """One row a job's answer to a prompt, as in rewards.csv.gz."""
         return self._rows["rewards"]
 
     def finished(self) -> set[str]:
@@ -97,7 +99,7 @@ class Results:
             table = pd.concat(parts, ignore_index=True) if parts else new
             self._rows[name] = table
             if len(rows) or name == "jobs":
-                write_csv(self.folder / f"{name}.csv", table)
+                write_csv(self.folder / FILES[name], table)
 
     # ---- the frozen choice ----------------------------------------------------------------------
 
@@ -181,8 +183,10 @@ def job_row(
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """Replace `path` atomically by a table, numbers with six significant digits."""
+    """Replace `path` atomically by a table, numbers with six significant digits; .gz compressed."""
     text = io.StringIO()
     table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
     with replacing(path) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
+        content = text.getvalue().encode()
+        # No time in it: the same table is the same file.
+        temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

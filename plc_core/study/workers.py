@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import queue
@@ -21,10 +22,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import torch
 from tqdm.auto import tqdm
 
 from plc_core.files import RunError, write_table
-from plc_core.status import BATCH_VARIABLE
+from plc_core.runs.status import BATCH_VARIABLE
 from plc_core.study.material import Material
 from plc_core.study.plan import Choice, Job, StudyConfig
 from plc_core.study.results import Results, job_row
@@ -69,11 +71,12 @@ def run_jobs(
     for job in waiting:
         todo.put(job)
     workers = min(workers, len(waiting))
+    beside = math.ceil(workers / max(1, torch.cuda.device_count()))  # on the fullest GPU
     scratch = Path(tempfile.mkdtemp(prefix="plc-study-"))
     processes = []
     for number in range(workers):
         place = scratch / str(number)
-        arguments = (study, material, results.folder, place, workers, choice, todo, come, deadline)
+        arguments = (study, material, results.folder, place, beside, choice, todo, come, deadline)
         # No daemon: those may not have the processes that load data.
         process = context.Process(target=_work, args=arguments)
         # A child loads torch, which looks for its GPU, before its first line runs.
@@ -147,7 +150,7 @@ def _work(
         return
     durations: list[float] = []
     while True:
-        expected = 1.2 * max(durations, default=0.0)
+        expected = 1.2 * max(durations[1:] or durations, default=0.0)
         if time.monotonic() + expected > deadline:
             break
         try:
@@ -179,8 +182,6 @@ def _leave_with_parent() -> None:
 @contextlib.contextmanager
 def _environment(number: int, workers: int) -> Iterator[None]:
     """Within, a process that is started sees one GPU and uses its share of the processors."""
-    import torch
-
     threads = max(1, (os.cpu_count() or 1) // workers)
     values = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     values["TOKENIZERS_PARALLELISM"] = "false"

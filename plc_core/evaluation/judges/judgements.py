@@ -22,7 +22,7 @@ from plc_core.files import (
 )
 from plc_core.progress import Progress
 from plc_core.runs import Run
-from plc_core.status import now
+from plc_core.runs.status import now
 
 SCORES = pa.schema(
     {

@@ -30,11 +30,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.earlier import set_aside
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
-from plc_core.provenance import describe_data
-from plc_core.status import BATCH_VARIABLE, INPUTS_VARIABLE, StatusFile, now
-from plc_core.visit_files import VisitFiles
+from plc_core.runs.earlier import set_aside
+from plc_core.runs.provenance import describe_data
+from plc_core.runs.status import BATCH_VARIABLE, INPUTS_VARIABLE, StatusFile, now
+from plc_core.runs.visit_files import VisitFiles
 
 SCHEMA = 1
 UNSTARTED = "unstarted"
@@ -71,7 +71,7 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
 
     A name is free again where nothing would be lost: after a run that ended before its first
     step, and for an analysis, which is derived from other runs, after an earlier one (in a batch
-    that one is kept aside: see `plc_core.earlier`).
+    that one is kept aside: see `plc_core.runs.earlier`).
     """
     path = resolve(root, name)
     try:

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from plc_core.files import RunError, replacing, write_json
 from plc_core.runs import Run
-from plc_core.status import now
+from plc_core.runs.status import now
 
 DECISIONS = ("keep", "flip", "tie", "drop")
 """What may be decided on a pair; a note may stand without one."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plc_core.jobs import JobError, Process, Starter
+from plc_core.batch.jobs import JobError, Process, Starter
 from plc_core.parameters import run_folder
 
 _STARTS = 4

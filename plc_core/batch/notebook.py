@@ -1,0 +1,130 @@
+"""One notebook, executed with parameters into its run folder, with a report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import papermill
+from papermill.exceptions import PapermillExecutionError
+
+from plc_core.batch.report import write_report
+from plc_core.files import RunError, replacing
+from plc_core.parameters import notebook_values, run_folder
+from plc_core.runs import Run, modified, open_run
+from plc_core.runs.earlier import forget, put_back
+from plc_core.runs.status import BATCH_VARIABLE, INPUTS_VARIABLE
+
+_INTERRUPTED = "interrupted by the user"
+
+
+class NotebookError(Exception):
+    """A notebook that did not run to its end; the message says which error and where to look."""
+
+
+def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
+    """Execute a notebook with parameters; the run it made.
+
+    Raises:
+        ParameterError: for a parameter the notebook does not have or take, before anything runs.
+        RunError: where the run's name is taken and the notebook is not to resume it.
+        NotebookError: where a cell failed or the kernel died; the notebook up to there and its
+            report are in the run folder, if the run got one. A finished report of this name is
+            put back where the new one has done nothing (see `plc_core.runs.earlier`).
+    """
+    notebook = Path(notebook)
+    values = notebook_values(notebook, parameters)
+    folder = run_folder(values)
+    token = secrets.token_hex(8)
+    reason = None
+    with tempfile.TemporaryDirectory() as scratch:
+        executed = Path(scratch) / "notebook.ipynb"
+        try:
+            with _environment(token, Path(scratch) / "inputs"):
+                _execute(notebook, executed, {name: values[name] for name in parameters}, folder)
+        except NotebookError as error:
+            reason = str(error)
+            raise
+        except KeyboardInterrupt:
+            reason = _INTERRUPTED
+            raise
+        finally:
+            # Only into a folder that this execution made or went on with: a refused one is
+            # another's, and its notebook and report stay.
+            if executed.exists() and _is_of(folder, token):
+                # A full disk must not hide why the notebook failed.
+                with contextlib.suppress(RunError) if reason else contextlib.nullcontext():
+                    _keep(executed, folder, reason, Path(scratch) / "inputs")
+    return open_run(folder)
+
+
+def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], folder: Path) -> None:
+    try:
+        papermill.execute_notebook(
+            notebook,
+            executed,
+            parameters,
+            kernel_name="python3",
+            progress_bar=False,
+            start_timeout=120,
+        )
+    except PapermillExecutionError as error:
+        raise NotebookError(f"{error.ename}: {error.evalue}") from None
+    except RuntimeError as error:  # nbclient's DeadKernelError
+        advice = "If memory ran out, lower pairs_per_forward or max_length."
+        if any(folder.glob("checkpoints/checkpoint-*")):
+            advice += " The run can go on from its last checkpoint: set resume to true."
+        raise NotebookError(f"The notebook's kernel died ({error}). {advice}") from None
+
+
+@contextlib.contextmanager
+def _environment(token: str, inputs: Path) -> Iterator[None]:
+    # The kernel inherits the environment; bars in it would fill the notebook line by line.
+    wanted = {
+        BATCH_VARIABLE: token,
+        INPUTS_VARIABLE: str(inputs),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PLOTLY_RENDERER": "plotly_mimetype",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+
+
+def _is_of(folder: Path, token: str) -> bool:
+    try:
+        return open_run(folder).status.get("by") == token
+    except RunError:
+        return False
+
+
+def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> None:
+    if reason and put_back(folder):
+        return
+    with replacing(folder / "notebook.ipynb") as copy:
+        shutil.copyfile(executed, copy)
+    write_report(folder / "notebook.ipynb", folder / "report.html")
+    run = open_run(folder)
+    if run.info.get("kind") == "analysis":
+        lines = inputs.read_text(encoding="utf-8").splitlines() if inputs.exists() else []
+        opened = {Path(line) for line in lines} - {folder.resolve()}
+        run.update_info(inputs={str(path): modified(path) for path in sorted(opened)})
+        state = "killed" if reason == _INTERRUPTED else "failed" if reason else "done"
+        run.set_status(state=state, reason=reason)
+        if not reason:
+            forget(folder)
+    elif reason and run.status.get("state") in ("queued", "killed"):
+        run.set_status(state="killed", reason=reason)
