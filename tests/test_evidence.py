@@ -128,6 +128,10 @@ def test_a_kl_outside_dpos_is_left_out_and_not_extrapolated(study):
     far.loc[plc, "value"] = 9.0
     moved = Study("x", study.jobs, far, study.rewards)
     assert over_seeds(above_frontier(moved, "accuracy", "test")) is None
+    row = row_of(claims_table(moved, Study("world")), "at the same KL, in points")
+    assert row["model"] == "no DPO run has its KL (n=0)"
+    assert row["world"] == "not run"
+    assert row["verdict"] == "undecided"
 
 
 def test_a_seed_without_one_of_the_rates_does_not_count(study):

@@ -208,6 +208,28 @@ def test_without_centring_the_evidence_turns_at_a_margin_of_zero():
     assert plain.flip[0] < plain.clean[0]
 
 
+def test_length_normalised_routing_reads_the_margin_per_hundred_tokens():
+    m, tokens = f64([1.0, 1.0, -2.0]), torch.tensor([10, 100, 400])
+    by_length = Router(length_normalised=True)(m, progress=0.5, tokens=tokens)
+    expected = Router()(100 * m / tokens, progress=0.5)
+    torch.testing.assert_close(by_length, expected)
+    with pytest.raises(ValueError, match="tokens of each pair"):
+        Router(length_normalised=True)(m, progress=0.5)
+
+
+def test_length_normalised_routing_leaves_the_losses_own_margin():
+    one = torch.ones(4, dtype=torch.float64)
+    logps = PairLogps(f64([-1, -2, -3, -4]), f64([-2, -2, -1, -9]), -3 * one, -3 * one,
+                      torch.tensor([1, 5, 9, 20]), torch.tensor([2, 5, 7, 30]))  # fmt: skip
+    plain, normalised = (
+        build_objective("plc", beta=0.5, length_normalised=x)(logps, progress=0.01)
+        for x in (False, True)
+    )  # during warm-up, where the loss is DPO's
+    torch.testing.assert_close(plain.loss, normalised.loss)
+    torch.testing.assert_close(plain.margin, normalised.margin)
+    assert not torch.equal(plain.routing.z, normalised.routing.z)
+
+
 def test_before_any_commit_there_is_no_evidence():
     routing = Router(calibration_order="score-first")(f64([5.0, -5.0]), 0.5)
     assert routing.z.tolist() == [0, 0]
@@ -305,6 +327,7 @@ def test_a_step_without_pairs_moves_nothing():
         ({"initial": (math.nan, 1)}, "the initial mean must be a finite number"),
         ({"sigma_min": math.inf}, "sigma_min must be a finite number"),
         ({"centre": 0}, "centre must be true or false"),
+        ({"length_normalised": 1}, "length_normalised must be true or false"),
         ({"warmup": "0.1"}, "warmup must be a finite number"),
         ({"gate": "no"}, "gate must be true or false"),
         ({"correct": "False"}, "correct must be true or false"),

@@ -60,6 +60,14 @@ def test_the_frontier_multiplies_the_chosen_beta():
     assert (config.beta, config.objective, config.data) == (0.05, "dpo", "x.jsonl")
 
 
+def test_the_frontier_reaches_a_larger_kl_by_the_learning_rate():
+    study = recipe("smollm2", frontier=[], frontier_rates=[2.0])
+    job = next(iter(jobs_of(study, "frontier")))
+    config = job.config(study, Choice(learning_rate=1e-5, beta=0.1), {"train-all": "x.jsonl"})
+    assert (config.beta, config.learning_rate) == (0.1, 2e-5)
+    assert job.name == "frontier-dpo-lr-x2-f0-s0"
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """Four jobs of the tiny study, by its command, and then nothing left to do."""
@@ -210,11 +218,13 @@ def test_the_split_of_the_real_files_is_by_prompt():
 
 def test_measures_follow_the_markers(tmp_path):
     run = open_run(write_fake_run(tmp_path, "fake", oracle=False))
-    pairs = run.pairs().assign(injected_tie=False)
+    pairs = run.pairs().assign(injected_tie=False, tokens=20)
     visits = run.visits()
     found = pd.DataFrame(of_training(visits, pairs, run.metrics()))
     value = found.set_index(["measure", "group"])["value"]
     assert value["flip_auroc", "-margin"] > 0.6
+    # Of answers that are all as long, the margin per token ranks as the margin does.
+    assert value["flip_auroc", "-margin per token"] == value["flip_auroc", "-margin"]
     assert value["q_flip", "flipped"] > value["q_flip", "not flipped"]
     assert value["early_share", "all"] < 0.1
     assert value["tie_selectivity", "world"] > 0.5

@@ -13,7 +13,7 @@ from plc_core.data.corruption.flips import reverse
 from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import load_policy
-from plc_core.engine.packing import PairCollator, StepCollator
+from plc_core.engine.packing import PairCollator, StepCollator, response_sizes
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.files import cache_dir
@@ -30,17 +30,17 @@ def final_margins(
         RunError: where the run has no trained policy.
     """
     as_read = pairs.map(lambda batch, _: reverse(batch, batch["flipped"].to_numpy()))
-    return policy_margins(run, as_read, tokenizer, progress)
+    return policy_margins(run, as_read, tokenizer, progress)["margin"]
 
 
 @torch.no_grad()
 def policy_margins(
     run: Run, pairs: Pairs, tokenizer: PreTrainedTokenizerBase, progress: Progress
-) -> pd.Series:
+) -> pd.DataFrame:
     """The margin of each pair under a run's trained policy against its own start, by pair id.
 
-    In nats, as beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)] (eq. mseq). Pairs that the
-    chat template refuses have none.
+    Columns: margin, in nats, as beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)] (eq. mseq),
+    and tokens, of both responses together. Pairs that the chat template refuses have no row.
 
     Raises:
         RunError: where the run has no trained policy.
@@ -68,4 +68,6 @@ def policy_margins(
                 margin = config["beta"] * (ratio[:, 0] - ratio[:, 1])
                 margins[start + batch["place"]] = margin.float().cpu()
             advance(len(rows))
-    return pd.Series(margins.tolist(), index=tokens["pair_id"][:])
+    return pd.DataFrame(
+        {"margin": margins.tolist(), "tokens": response_sizes(tokens)}, index=tokens["pair_id"][:]
+    )

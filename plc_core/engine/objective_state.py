@@ -98,7 +98,8 @@ class CarriesObjective(Trainer):
         out = self.objective(logps, progress, place, update=training)
         routing = out.routing
         if routing is None and self.shadow is not None:
-            routing = self.shadow(out.margin, progress, place, update=training)
+            tokens = logps.chosen_lengths + logps.rejected_lengths
+            routing = self.shadow(out.margin, progress, place, training, tokens)
         self._micro_batch += training
         return out, routing
 

@@ -146,6 +146,12 @@ def pair_sizes(pairs: Dataset) -> NDArray[np.int64]:
     return np.sum([pc.list_value_length(table[name]).to_numpy() for name in _IDS], axis=0)
 
 
+def response_sizes(pairs: Dataset) -> NDArray[np.int64]:
+    """Tokens of both responses of every pair together, without reading the tokens."""
+    table = pairs.with_format("arrow")[:]
+    return np.sum([pc.list_value_length(table[name]).to_numpy() for name in _IDS[1:]], axis=0)
+
+
 def pair_tokens(row: Mapping[str, Any]) -> int:
     """Tokens of a pair in a packed row: its prompt once, and both responses."""
     return sum(len(row[name]) for name in _IDS)

@@ -73,8 +73,10 @@ def score_probe(run: Run, name: str, pairs: Pairs) -> pd.DataFrame:
     router = router_of(run, checkpoint)
     table = pairs.table.select(_KEPT).to_pandas()
     table["group"] = vote_groups(pairs)["group"].to_numpy()
-    table["margin"] = margins.reindex(table["pair_id"]).to_numpy()
-    frames = [_routed(table, router, calibration) for calibration in CALIBRATIONS]
+    margins = margins.reindex(table["pair_id"])
+    table["margin"] = margins["margin"].to_numpy()
+    tokens = torch.tensor(margins["tokens"].to_numpy())
+    frames = [_routed(table, tokens, router, calibration) for calibration in CALIBRATIONS]
     scores = pd.concat(frames, ignore_index=True)
     path.parent.mkdir(exist_ok=True)
     arrow = pa.Table.from_pandas(scores, preserve_index=False)
@@ -94,7 +96,9 @@ def router_of(run: Run, checkpoint: Path) -> Router:
     return router
 
 
-def _routed(table: pd.DataFrame, router: Router, calibration: Calibrated) -> pd.DataFrame:
+def _routed(
+    table: pd.DataFrame, tokens: torch.Tensor, router: Router, calibration: Calibrated
+) -> pd.DataFrame:
     margin = torch.tensor(table["margin"].to_numpy(), dtype=torch.float64)
     known = ~margin.isnan()
     before = router.calibration
@@ -102,9 +106,9 @@ def _routed(table: pd.DataFrame, router: Router, calibration: Calibrated) -> pd.
         if calibration == "self":
             # After one step the bias-corrected average is that step's own mean and variance.
             router.calibration = MarginCalibration(before.alpha, before.sigma_min)
-            router.calibration.observe(margin[known])
+            router.calibration.observe(router.evidence(margin, tokens)[known])
             router.calibration.commit()
-        routing = router(margin, progress=1.0, update=False)
+        routing = router(margin, progress=1.0, update=False, tokens=tokens)
     finally:
         router.calibration = before
     columns: dict[str, Any] = {"calibration": calibration, "z": routing.z.numpy()}

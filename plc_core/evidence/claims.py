@@ -29,6 +29,8 @@ from plc_core.evidence.estimates import (
 Estimator: TypeAlias = Callable[[Study], Estimate | None]
 
 _FEWEST = 3
+_OUT_OF_REACH = Estimate(math.nan, math.nan, math.nan, 0)
+"""PLC-DPO was run, and plain DPO at no KL like its own."""
 _NOISY = (0.2, 0.3, 0.4)
 
 
@@ -85,6 +87,8 @@ def claims_table(model: Study, world: Study) -> pd.DataFrame:
 def _shown(claim: Claim, found: Estimate | None) -> str:
     if found is None:
         return "not run"
+    if found is _OUT_OF_REACH:
+        return "no DPO run has its KL (n=0)"
     sign = "+" if claim.threshold == 0 else ""
     value, low, high = (x * claim.scale for x in (found.value, found.low, found.high))
     number = f"{value:{sign}.{claim.digits}f}"
@@ -120,7 +124,13 @@ def _win_rate(rates: tuple[float, ...], part: str = "main", ties: float = 0.0) -
 
 
 def _at_like_kl(measure: str, group: str, rates: tuple[float, ...]) -> Estimator:
-    return lambda study: over_seeds(at(above_frontier(study, measure, group), rates))
+    def estimate(study: Study) -> Estimate | None:
+        found = over_seeds(at(above_frontier(study, measure, group), rates))
+        if found is None and len(at(study.values("kl", "responses"), rates)):
+            return _OUT_OF_REACH
+        return found
+
+    return estimate
 
 
 def _one(measure: str, group: str, rates: tuple[float, ...]) -> Estimator:
@@ -206,6 +216,8 @@ CLAIMS: tuple[Claim, ...] = (
           "significant, no size (fig:tie-selectivity)", _tie_selectivity, 0.5),
     Claim("q_tie ranks exact ties, AUROC", "0.619 (tab:tie-per-pair)",
           _one("tie_auroc", "q_tie", (0.0,)), 0.5),
+    Claim("… as the margin per token does, AUROC", "not measured",
+          _one("tie_auroc", "-|margin| per token", (0.0,)), 0.5),
     Claim("q_tie of tie-majority above that of unanimous human votes",
           "+0.0186 (tab:multipref-routing)",
           _same(("votes_q_tie", "tie-majority"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4),

@@ -114,8 +114,8 @@ def win_rates(study: Study, method: str = METHOD, part: str = "main") -> pd.Data
 def above_frontier(study: Study, measure: str, group: str, method: str = METHOD) -> pd.DataFrame:
     """The measure minus plain DPO's at the same KL, in the same data.
 
-    DPO's value at the method's KL is interpolated linearly between its runs at several β; a job
-    whose KL lies outside theirs is left out, and counts as missing.
+    DPO's value at the method's KL is interpolated linearly between its runs at several β and
+    learning rates; a job whose KL lies outside theirs is left out, and counts as missing.
     """
     own = study.values(measure, group, method)
     kl = study.values("kl", "responses", method)

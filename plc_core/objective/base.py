@@ -101,7 +101,8 @@ class Objective(ABC):
         m = sequence_margin(logps, self.beta)
         routing = None
         if self.router is not None:
-            routing = self.router(m, progress, micro_batch, update)
+            tokens = logps.chosen_lengths + logps.rejected_lengths
+            routing = self.router(m, progress, micro_batch, update, tokens)
         loss = self.losses(m, logps, Step(progress, *micro_batch, update), routing)
         return ObjectiveOutput(loss, m.detach(), routing)
 

@@ -109,6 +109,9 @@ class Router:
             depend on how a step is split. "auto" is update-first where the step is one forward,
             and score-first under accumulation.
         sigma_min, initial, centre: see `MarginCalibration`.
+        length_normalised: True reads the margin per hundred tokens of both responses together, in
+            place of their sum; not in the paper. Where sources differ in length, a sum is near 0
+            because a pair is short, and is then taken for a tie.
         calibrate: False takes the raw margin as z (ablation "Remove EMA calibration"; the recipe's
             alpha = 0 instead standardises by each batch alone).
         gate: False sets the confidence to 1; with warmup = 0 and schedule "constant" it is the
@@ -135,6 +138,7 @@ class Router:
         gamma_max: float | None = None,
         kappa: float | None = None,
         centre: bool = True,
+        length_normalised: bool = False,
     ) -> None:
         if isinstance(recipe, str):
             if recipe not in RECIPES:
@@ -164,6 +168,7 @@ class Router:
         self.calibration_order: CalibrationOrder = calibration_order
         self.calibrate = truth("calibrate", calibrate)
         self.gate = truth("gate", gate)
+        self.length_normalised = truth("length_normalised", length_normalised)
         self.calibration = MarginCalibration(self.recipe.alpha, sigma_min, initial, centre)
 
     def __call__(
@@ -172,6 +177,7 @@ class Router:
         progress: float,
         micro_batch: tuple[int, int] = (0, 1),
         update: bool = True,
+        tokens: Tensor | None = None,
     ) -> Routing:
         """Route the margins of a micro-batch, [B].
 
@@ -180,7 +186,9 @@ class Router:
             progress: completed share of training in [0, 1].
             micro_batch: (index, count) of this forward among those of the optimizer step.
             update: False for evaluation: score with the committed EMA and change nothing.
+            tokens: of both responses together, [B]; length-normalised routing needs them.
         """
+        margin = self.evidence(margin, tokens)
         index, count = micro_batch
         calibration = self.calibration
         average = None
@@ -193,6 +201,18 @@ class Router:
         if update and index == count - 1:
             calibration.commit(average)
         return routing
+
+    def evidence(self, margin: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """What is calibrated: the margin, or with `length_normalised` it per 100 tokens, [B].
+
+        Raises:
+            ValueError: for length-normalised routing without tokens.
+        """
+        if not self.length_normalised:
+            return margin
+        if tokens is None:
+            raise ValueError("Length-normalised routing needs the tokens of each pair.")
+        return 100 * margin / tokens
 
     def _route(self, margin: Tensor, progress: float, average: Tensor | None) -> Routing:
         if self.calibrate:

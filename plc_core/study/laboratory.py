@@ -22,7 +22,7 @@ from plc_core.data.world.language import parse_prompt
 from plc_core.engine.arguments import training_arguments
 from plc_core.engine.logprobs import autocast, pair_logps, response_logps, verify_packing
 from plc_core.engine.models import compile_layers, load_policy, model_identity
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes
+from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_sizes
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
@@ -121,6 +121,7 @@ class Laboratory:
         train_seconds = time.monotonic() - training
         policy.eval()
         visits, table = run.visits(VISIT_COLUMNS), _pairs_table(tokens.pairs)
+        table["tokens"] = response_sizes(tokens.dataset)
         found = measures.of_training(visits, table, run.metrics())
         router = trainer.router
         assert router is not None  # every objective has its own or a shadow
@@ -131,12 +132,12 @@ class Laboratory:
                 found += measures.accuracy(margins, probe.pairs, probe.longer, name)
         rewards: list[dict[str, Any]] = []
         if job.slice != "choice":
-            found += self._agreement(margins, self._routed(router, margins)[0])
+            found += self._agreement(margins, self._routed(router, margins, probe)[0])
             # People's votes are asked about as they are: of policies that saw the labels as given.
             if "votes" in self.material.files and not (job.flip_rate or job.tie_rate):
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
-                q_flip, q_tie = self._routed(router, voted)
+                q_flip, q_tie = self._routed(router, voted, probe)
                 found += measures.of_votes(q_tie, q_flip, probe.pairs["group"])
             if self.prompts:
                 plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
@@ -205,10 +206,13 @@ class Laboratory:
                     margins[start + batch["place"]] = margin.double().cpu()
         return np.asarray(margins)
 
-    def _routed(self, router: Router, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _routed(
+        self, router: Router, margins: np.ndarray, probe: _Probe
+    ) -> tuple[np.ndarray, np.ndarray]:
         """q_flip and q_tie of margins under the calibration at the end of training."""
         there = torch.tensor(margins, device=self.device)
-        routing = router(there, progress=1.0, update=False)
+        tokens = torch.tensor(response_sizes(probe.tokens), device=self.device)
+        routing = router(there, progress=1.0, update=False, tokens=tokens)
         return routing.flip.cpu().numpy(), routing.tie.cpu().numpy()
 
     def _agreement(self, margins: np.ndarray, q_flip: np.ndarray) -> list[dict[str, Any]]:

@@ -42,7 +42,11 @@ def accuracy(
 
 
 def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame) -> list[Measure]:
-    """Routing and posterior on the training pairs: each pair's first visit, before its update."""
+    """Routing and posterior on the training pairs: each pair's first visit, before its update.
+
+    `pairs` has the tokens of both responses of each pair together, for the margin per token, as a
+    sum over a short pair is small whatever is preferred.
+    """
     first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
     table = pairs.merge(first, on="pair_id", validate="one_to_one")
     scores = table[["score_chosen", "score_rejected"]].astype("float64")
@@ -72,7 +76,13 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
         rows.append(_auroc("flip_auroc", name, score, flipped[~tie]))
         if name != "-margin":
             rows += _calibration(name, score.to_numpy(), flipped[~tie])
-    for name, score in (("q_tie", table["q_tie"]), ("-|margin|", -table["margin"].abs())):
+    per_token = table["margin"] / table["tokens"]
+    rows.append(_auroc("flip_auroc", "-margin per token", -per_token[~tie], flipped[~tie]))
+    for name, score in (
+        ("q_tie", table["q_tie"]),
+        ("-|margin|", -table["margin"].abs()),
+        ("-|margin| per token", -per_token.abs()),
+    ):
         rows.append(_auroc("tie_auroc", name, score, tie))
     rows += _tie_selectivity(table)
     total = float(table["weight"].sum())

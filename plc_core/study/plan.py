@@ -56,6 +56,7 @@ class StudyConfig(BaseModel):
     flip_rates: list[float]
     seeds: list[int]
     frontier: list[float] = Field(default_factory=list)  # of β, as factors, for DPO
+    frontier_rates: list[float] = Field(default_factory=list)  # of the learning rate, likewise
     tie_rates: list[float] = Field(default_factory=list)
     tie_methods: list[str] = Field(default_factory=list)
     tie_train: dict[str, Any] = Field(default_factory=dict)  # parameters of the tie jobs
@@ -124,8 +125,9 @@ class Job:
         `files` has the paths of the pairs to train on, by mixture, and of the pool of ties.
         """
         values = dict(study.train) | (choice.model_dump() if choice else {}) | dict(self.changes)
-        if "beta_factor" in values:
-            values["beta"] = values.pop("beta_factor") * values["beta"]
+        for name in ("beta", "learning_rate"):
+            if f"{name}_factor" in values:
+                values[name] = values.pop(f"{name}_factor") * values[name]
         if study.model != "world":
             base = "tie-base" if self.slice == "ties" else f"train-{self.mixture}"
             values |= {"data": files[base], "data_split": None}
@@ -153,9 +155,13 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                     yield Job(part, name, changes, seed, rate)
         if part == "frontier":
             for rate in study.flip_rates:
-                for factor in study.frontier:
-                    values = {**study.methods["dpo"], "beta_factor": factor}
-                    yield Job(part, "dpo", values, seed, rate, tags={"x": factor})
+                for name, tag, factors in (
+                    ("beta_factor", "x", study.frontier),
+                    ("learning_rate_factor", "lr-x", study.frontier_rates),
+                ):
+                    for factor in factors:
+                        values = {**study.methods["dpo"], name: factor}
+                        yield Job(part, "dpo", values, seed, rate, tags={tag: factor})
         if part == "ties":
             for rate in study.tie_rates:
                 for name in study.tie_methods:
