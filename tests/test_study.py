@@ -247,9 +247,13 @@ def test_accuracy_is_told_apart_by_length():
 def test_votes_in_order_have_a_positive_trend():
     groups = pd.Series(["unanimous", "divergent", "tie-majority"] * 20 + [None])
     q_tie = [0.05, 0.06, 0.07] * 20 + [0.9]
-    found = pd.DataFrame(of_votes(np.array(q_tie), np.zeros(61), groups))
+    table = pd.DataFrame({"group": groups, "source": ["a"] * 30 + ["b"] * 31})
+    per_token = np.array([0.1, -0.3, 0.2] * 20 + [0.0])
+    found = pd.DataFrame(of_votes(np.array(q_tie), np.zeros(61), per_token, table))
     value = found.set_index(["measure", "group"])["value"]
     assert value["votes_trend", "tau"] == pytest.approx(1)
+    assert value["votes_trend", "tau, a"] == pytest.approx(1)
+    assert value["votes_trend", "tau, -|margin| per token"] == pytest.approx(-1 / 3)
     assert value["votes_q_tie", "divergent"] == pytest.approx(0.06)
 
 

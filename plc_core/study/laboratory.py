@@ -138,7 +138,8 @@ class Laboratory:
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted, probe)
-                found += measures.of_votes(q_tie, q_flip, probe.pairs["group"])
+                per_token = voted / response_sizes(probe.tokens)
+                found += measures.of_votes(q_tie, q_flip, per_token, probe.pairs)
             if self.prompts:
                 plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
                 plain.load_state_dict(policy.state_dict())

@@ -121,11 +121,16 @@ def _tie_selectivity(table: pd.DataFrame) -> list[Measure]:
     return rows
 
 
-def of_votes(q_tie: np.ndarray, q_flip: np.ndarray, groups: pd.Series) -> list[Measure]:
-    """Mean q_tie and q_flip by agreement, and Kendall's tau-b of q_tie with the order of groups.
+def of_votes(
+    q_tie: np.ndarray, q_flip: np.ndarray, margin_per_token: np.ndarray, table: pd.DataFrame
+) -> list[Measure]:
+    """Mean q_tie and q_flip by agreement, and Kendall's tau-b with the order of the groups.
 
-    The groups in order of less agreement: unanimous, divergent, tie-majority.
+    The groups in order of less agreement: unanimous, divergent, tie-majority. The trend is of
+    q_tie, over all pairs and within each source, whose answers differ in length, and of the margin
+    per token, the larger the closer to 0. `table` has a group and a source a pair.
     """
+    groups = table["group"]
     rows = []
     for name in VOTE_GROUPS:
         inside = (groups == name).to_numpy()
@@ -135,12 +140,20 @@ def of_votes(q_tie: np.ndarray, q_flip: np.ndarray, groups: pd.Series) -> list[M
         ]
     order = groups.map({name: i for i, name in enumerate(VOTE_GROUPS)})
     known = order.notna().to_numpy()
-    if known.sum() > 2:
-        trend = stats.kendalltau(order[known].astype(int), q_tie[known])
-        n = int(known.sum())
-        rows.append(_row("votes_trend", "tau", float(trend.statistic), n=n))
-        rows.append(_row("votes_trend", "p", float(trend.pvalue), n=n))
+    rows += _trend("", order[known], q_tie[known])
+    rows += _trend(", -|margin| per token", order[known], -np.abs(margin_per_token[known]))
+    for source in sorted(table["source"].unique()):
+        inside = known & (table["source"] == source).to_numpy()
+        rows += _trend(f", {source}", order[inside], q_tie[inside])
     return rows
+
+
+def _trend(name: str, order: pd.Series, values: np.ndarray) -> list[Measure]:
+    if len(order) < 3:
+        return []
+    found = stats.kendalltau(order.astype(int), values)
+    numbers = {f"tau{name}": float(found.statistic), f"p{name}": float(found.pvalue)}
+    return [_row("votes_trend", group, value, n=len(order)) for group, value in numbers.items()]
 
 
 def agreement(margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray) -> list[Measure]:
