@@ -15,11 +15,13 @@ from plc_core.evidence.estimates import (
     above_frontier,
     at,
     best_other,
+    difference,
     over_seeds,
     read_study,
     win_rates,
 )
 from plc_core.evidence.report import bill, by_rate
+from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
 from plc_core.study.results import Results
 from tests.paths import ROOT
@@ -78,7 +80,7 @@ def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
     report = (tmp_path / "runs" / "evidence" / "report.html").read_text()
     assert "87.5 [87.5, 87.5] (n=5)" in report
     assert "not run" in report
-    assert report.count("Plotly.newPlot(") == 3
+    assert report.count("Plotly.newPlot(") == 2
 
 
 def row_of(table, text):
@@ -189,6 +191,45 @@ def test_markdown_keeps_a_bar_inside_its_cell():
     names = ("claim", "paper", "world", "model", "shadow", "verdict")
     table = pd.DataFrame([dict.fromkeys(names, "a|b")])
     assert markdown(table).splitlines()[-1].count("a\\|b") == len(names)
+
+
+def test_a_variant_is_compared_with_what_it_varies(study):
+    names = {
+        "variants-near-0.4-{}": ("near", "plc", 0.01),
+        "variants-ln-0.4-{}": ("ln", "dpo-ln", 0),
+    }
+    jobs, measures = [study.jobs], [study.measures]
+    for name, (method, objective, gain) in names.items():
+        base = "plc-aggressive" if objective == "plc" else "dpo"
+        value = study.values("accuracy", "test", base)
+        value = value[value["flip_rate"] == 0.4]
+        jobs.append(pd.DataFrame(
+            {"job": [name.format(s) for s in value["seed"]], "slice": "variants", "method": method,
+             "objective": objective, "flip_rate": 0.4, "tie_rate": 0.0, "seed": value["seed"]}
+        ))  # fmt: skip
+        measures.append(pd.DataFrame(
+            {"job": [name.format(s) for s in value["seed"]], "measure": "accuracy",
+             "group": "test", "value": value["value"] + gain}
+        ))  # fmt: skip
+    varied = Study("x", pd.concat(jobs), pd.concat(measures), study.rewards)
+    table = variants_table(varied).set_index("variant")
+    assert table.loc["near", "accuracy, points"] == "+1.0 [+1.0, +1.0] (n=5)"
+    assert table.loc["near", "against"] == "plc-aggressive"
+    assert table.loc["ln", "accuracy, points"] == "+0.0 [+0.0, +0.0] (n=5)"
+    assert table.loc["ln", "against"] == "dpo"
+    assert table.loc["ln", "KL, nats"] == "–"
+    assert not len(variants_table(study)) and not len(variants_table(Study("none")))
+
+
+def test_methods_are_shown_above_or_below_dpo(study):
+    table = methods_table(study)
+    assert table.index.tolist()[0] == "DPO"
+    row = table.loc["plc-aggressive over DPO"]
+    expected = over_seeds(difference(*(
+        at(study.values("accuracy", "test", m), (0.4,)) for m in ("plc-aggressive", "dpo")
+    )))  # fmt: skip
+    assert row["40% reversed"].startswith(f"{100 * expected.value:+.1f} [")
+    assert methods_table(Study("none")).empty
 
 
 def test_every_claim_names_its_place_in_the_paper_or_none():

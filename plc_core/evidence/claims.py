@@ -94,12 +94,17 @@ def _shown(claim: Claim, found: Estimate | None) -> str:
         return "not run"
     if found is _OUT_OF_REACH:
         return "no DPO run has its KL (n=0)"
-    sign = "+" if claim.threshold == 0 else ""
-    value, low, high = (x * claim.scale for x in (found.value, found.low, found.high))
-    number = f"{value:{sign}.{claim.digits}f}"
-    if math.isnan(low):
-        return f"{number} (n={found.n})"
-    return f"{number} [{low:{sign}.{claim.digits}f}, {high:{sign}.{claim.digits}f}] (n={found.n})"
+    return shown(found, claim.digits, claim.scale, signed=claim.threshold == 0)
+
+
+def shown(found: Estimate, digits: int, scale: float = 1.0, signed: bool = False) -> str:
+    """An estimate times `scale` as text: value [low, high] (n=seeds)."""
+    sign = "+" if signed else ""
+    value, low, high = (
+        f"{x * scale:{sign}.{digits}f}" for x in (found.value, found.low, found.high)
+    )
+    interval = "" if math.isnan(found.low) else f" [{low}, {high}]"
+    return f"{value}{interval} (n={found.n})"
 
 
 def _accuracy_over_dpo(rates: tuple[float, ...]) -> Estimator:
