@@ -155,17 +155,20 @@ def test_the_best_other_method_is_no_recipe_of_plc(study):
 def test_without_results_everything_says_that_it_was_not_run():
     table = claims_table(Study("a"), Study("b"))
     assert set(table["verdict"]) == {"not run"}
-    assert not len(bill(Study("a")))
+    assert not len(bill(Study("a"), pd.DataFrame({"shape": []})))
     assert "no results yet" in by_rate(Study("a"), {}, "x").layout.annotations[0].text
 
 
 def test_the_bill_shares_a_device_among_its_workers(study):
-    amount = bill(study)["amount"]
+    throughput = pd.DataFrame(
+        {"shape": ["Qwen2.5-1.5B", "Qwen2.5-7B"], "training": "LoRA", "device": "X",
+         "tokens_per_gpu_second": [9e9, 500.0]}
+    )  # fmt: skip
+    amount = bill(study, throughput)["amount"]
     assert amount["GPU hours of training"] == pytest.approx(100 * 10 / 4 / 3600)
-    assert (
-        amount["GPU hours of the same training at 7.6 billion parameters"]
-        > 50 * amount["GPU hours of training"]
-    )
+    large = amount["GPU hours of the same tokens through Qwen2.5-7B's shape (LoRA, X)"]
+    assert large == pytest.approx(100 * 1e6 / 500 / 3600)
+    assert len(bill(study, throughput[:1])) == len(amount) - 1
 
 
 def test_curves_have_an_interval_at_every_rate(study):

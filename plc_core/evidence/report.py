@@ -14,10 +14,8 @@ from plc_core.evidence.estimates import read_study as read
 from plc_core.files import project_path
 from plc_core.runs import Run, create_run
 
-LARGE_PARAMETERS = 7.6e9
-"""Qwen2.5-7B, the largest of the paper's models in its ablations."""
-
-_SMALL_PARAMETERS = 134.5e6
+LARGE = "Qwen2.5-7B"
+"""The largest of the paper's models in its ablations."""
 
 
 class EvidenceConfig(BaseModel):
@@ -123,26 +121,36 @@ def by_rate(
     return finish(figure, 420, margin_t=72)
 
 
-def bill(study: Study) -> pd.DataFrame:
-    """What the study took, and what it would take for a model of the paper's size.
+def bill(study: Study, throughput: pd.DataFrame) -> pd.DataFrame:
+    """What the study took, and what its training would take for a model of the paper's size.
 
     A job's share of its device is its seconds over the workers that were dealt the device's time.
-    The large model's hours are those of training alone, scaled by parameters (7.6 over 0.135
-    billion) at the same tokens and the same share of the device's arithmetic.
+
+    Args:
+        throughput: measured training, as in data/results/throughput.csv; the large model's hours
+            are those of this study's tokens at the tokens a GPU second of its last row for `LARGE`.
     """
     if not study.is_run:
-        return pd.DataFrame({"hours": []})
+        return pd.DataFrame({"amount": []})
     jobs = study.jobs
     whole = float((jobs["seconds"] / jobs["workers"]).sum()) / 3600
     training = float((jobs["train_seconds"] / jobs["workers"]).sum()) / 3600
     tokens = float((jobs["tokens"] * jobs["epochs"]).sum())
-    large = training * LARGE_PARAMETERS / _SMALL_PARAMETERS
     rows = {
         "jobs": len(jobs),
         "tokens trained on, millions": tokens / 1e6,
         "GPU hours of all jobs, measuring included": whole,
         "GPU hours of training": training,
         "tokens a GPU second in training": tokens / (3600 * training),
-        "GPU hours of the same training at 7.6 billion parameters": large,
     }
+    for measured in throughput[throughput["shape"] == LARGE].to_dict("records")[-1:]:
+        rate = measured["tokens_per_gpu_second"]
+        name = f"GPU hours of the same tokens through {LARGE}'s shape ({measured['training']}, "
+        rows[f"{name}{measured['device']})"] = tokens / rate / 3600
     return pd.DataFrame({"amount": rows})
+
+
+def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
+    """The measured throughput beside the studies; empty where there is none."""
+    path = project_path(config.results_dir) / "throughput.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame({"shape": []})
