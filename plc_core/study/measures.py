@@ -84,6 +84,10 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
         ("-|margin| per token", -per_token.abs()),
     ):
         rows.append(_auroc("tie_auroc", name, score, tie))
+        # A source of long answers that has all ties is told apart by length alone.
+        for source in sorted(table.loc[tie, "source"].unique()):
+            inside = (table["source"] == source).to_numpy()
+            rows.append(_auroc("tie_auroc", f"{name}, {source}", score[inside], tie[inside]))
     rows += _tie_selectivity(table)
     total = float(table["weight"].sum())
     steps = table["step"].max() + 1
