@@ -108,13 +108,13 @@ def test_a_kill_while_it_is_put_back_loses_nothing_and_shows_nothing_half(
 
 
 def test_a_kill_while_it_is_cleared_leaves_nothing_that_counts_as_finished(folder, monkeypatch):
-    removed = []
+    removed, unlink = [], Path.unlink
 
     def until_killed(path, missing_ok=False):
         if removed:
             raise Killed
         removed.append(path.name)
-        os.unlink(path)
+        unlink(path)
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", until_killed)

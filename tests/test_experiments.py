@@ -280,3 +280,8 @@ def test_a_relative_file_of_prompts_is_below_the_checkout(tmp_path, monkeypatch)
     values = {"benchmarks": ["README.md#part", "mt-bench", "no-such"], "judges": ["judge"]}
     read = notebook_values(TRAIN.with_name("09_ablations.ipynb"), values)
     assert read["benchmarks"] == [f"{ROOT / 'README.md'}#part", "mt-bench", "no-such"]
+    # A folder of them too, and one that is not there, instead of one where the caller stands.
+    (tmp_path / "some").mkdir()
+    values["benchmarks"] = ["data/paper", "some/prompts", "some.jsonl"]
+    read = notebook_values(TRAIN.with_name("09_ablations.ipynb"), values)
+    assert read["benchmarks"] == [str(ROOT / name) for name in values["benchmarks"]]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import nbformat
 import numpy as np
 import papermill
 import pytest
@@ -18,6 +19,7 @@ import yaml
 from plc_core.batch import NotebookError, run_notebook
 from plc_core.batch.__main__ import main
 from plc_core.batch.jobs import JobError, run_jobs
+from plc_core.batch.report import write_report
 from plc_core.engine.config import TrainConfig
 from plc_core.evaluation.comparison import labels, summary_table, verdict
 from plc_core.files import RunError
@@ -293,6 +295,24 @@ def test_a_failed_run_keeps_its_notebook_and_report(tmp_path):
     assert "identical: 1" in run.status["reason"]
     assert (run.path / "notebook.ipynb").exists()
     assert "identical: 1" in (run.path / "report.html").read_text()
+
+
+def test_a_report_has_each_warning_once_and_as_its_sentence(tmp_path):
+    notebook = nbformat.v4.new_notebook()
+    warned = "/a/chain.py:106: GenerationWarning: of 6 answers 6 were\ncut off.\n  generate(run)\n"
+    future = "/b/modeling.py:1: FutureWarning: will be removed.\n  warnings.warn(\n"
+    outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text=text)
+        for text in (future, warned + warned, "plain words\n" + warned, future)
+    ]
+    notebook.cells = [nbformat.v4.new_code_cell("x", outputs=outputs)]
+    nbformat.write(notebook, tmp_path / "notebook.ipynb")
+    write_report(tmp_path / "notebook.ipynb", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    for once in ("of 6 answers 6 were\ncut off.", "plain words"):
+        assert text.count(once) == 1
+    for never in ("FutureWarning", "will be removed", "chain.py", "generate(run)"):
+        assert never not in text
 
 
 def test_values_of_other_libraries_are_converted(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from pydantic import Field, model_validator
 
+from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant, contestants
 from plc_core.evaluation.judged import Evaluation
 from plc_core.evaluation.results import results
@@ -19,6 +20,7 @@ from plc_core.experiments.study import (
     StudyConfig,
     check_gold,
     check_world,
+    paper_name,
     started_from,
     trained,
 )
@@ -63,6 +65,16 @@ class ContestConfig(StudyConfig, EvaluationConfig):
         check_gold(self.judges, self.benchmarks)
         check_world(self.start_models(), self.benchmarks)
         return self
+
+
+class MethodsConfig(ContestConfig):
+    """The parameters of a notebook that compares some objectives with plain DPO."""
+
+    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The objectives by their names in the paper."""
+        return {paper_name(name): {"objective": name} for name in self.methods}
 
 
 def entries_of(
