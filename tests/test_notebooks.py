@@ -303,13 +303,13 @@ def test_a_report_has_each_warning_once_and_as_its_sentence(tmp_path):
     future = "/b/modeling.py:1: FutureWarning: will be removed.\n  warnings.warn(\n"
     outputs = [
         nbformat.v4.new_output("stream", name="stderr", text=text)
-        for text in (future, warned + warned, "plain words\n" + warned, future)
+        for text in (future, warned + warned, "plain words\n" + warned, future, "other words\n")
     ]
     notebook.cells = [nbformat.v4.new_code_cell("x", outputs=outputs)]
     nbformat.write(notebook, tmp_path / "notebook.ipynb")
     write_report(tmp_path / "notebook.ipynb", tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
-    for once in ("of 6 answers 6 were\ncut off.", "plain words"):
+    for once in ("of 6 answers 6 were\ncut off.", "plain words", "other words"):
         assert text.count(once) == 1
     for never in ("FutureWarning", "will be removed", "chain.py", "generate(run)"):
         assert never not in text

@@ -95,10 +95,9 @@ class _Warnings(Preprocessor):
 def _sentences(text: str) -> list[str]:
     """What standard error holds: warnings as their messages, other text as it is."""
     places = list(_WARNING.finditer(text))
-    before = text[: places[0].start()] if places else text
-    found = [before.strip()]
-    ends = [place.start() for place in places[1:]] + [len(text)]
-    for place, end in zip(places, ends, strict=True):
+    starts = [*(place.start() for place in places), len(text)]
+    found = [text[: starts[0]].strip()]
+    for place, end in zip(places, starts[1:], strict=True):
         if place["kind"] not in _FOR_PROGRAMMERS:
             found.append(_CODE_LINE.sub("", text[place.end() : end]).strip())
     return [sentence for sentence in found if sentence]
