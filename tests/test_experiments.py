@@ -171,6 +171,14 @@ def test_a_job_that_fails_before_its_run_leaves_its_reason(tmp_path):
     create_run(tmp_path, "x", {"kind": "training"})  # the name is free
 
 
+def test_a_job_that_is_killed_says_so_and_not_what_it_wrote_last(tmp_path):
+    process = Process(TRAIN, {"name": "x", "runs_dir": str(tmp_path)}, tmp_path, {})
+    (tmp_path / "log").write_text("some warning of a library")
+    process._process.kill()
+    _wait_for(lambda: process.poll() is not None)
+    assert process.said() == "the process was killed (SIGKILL)"
+
+
 class _Failed:
     def poll(self):
         return 1

@@ -338,13 +338,15 @@ def test_a_broken_parameter_file_is_a_sentence(tmp_path, capsys, content):
         (["-p", "runs_dir", "~nobody9/x"], "'~nobody9/x' cannot be used"),
         (["--workers", "0", "--jobs", "{jobs}"], "must be at least 1"),
         (["--jobs", "{odd}"], "should map names of parameters to values; it has 5"),
+        (["--grid", "{twice}"], "the name 'beta' is there twice"),
+        (["--jobs", "{jobs}", "-p", "runs_dir", "{odd}"], "odd cannot hold runs: File exists."),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_a_sentence(tmp_path, capsys, arguments, sentence):
-    files = {"jobs": "- {name: x}", "odd": "- 5"}
+    files = {"jobs": "- {name: x}", "odd": "- 5", "twice": "beta: 1\nseed: 0\nbeta: 2\n"}
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    arguments = [a.format(jobs=tmp_path / "jobs", odd=tmp_path / "odd") for a in arguments]
+    arguments = [a.format(**{name: tmp_path / name for name in files}) for a in arguments]
     assert main([str(TRAIN), *arguments]) == 1
     assert sentence in capsys.readouterr().err
 
