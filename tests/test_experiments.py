@@ -139,6 +139,7 @@ def test_a_grid_that_cannot_be_meant_is_refused(grid, sentence):
             "'smollm2-135m', which the benchmark 'world'",
         ),
         ("09_ablations", {"control_betas": [0]}, "'control_betas' is 0: input should be greater"),
+        ("14_judges", {"judges": ["gold", "a/x", "b/x"]}, "have one name in files, 'x'"),
         ("14_judges", {"judge": {"sed": 1}}, "judge: Unknown parameter 'sed'; did you mean 'seed'"),
     ],
 )

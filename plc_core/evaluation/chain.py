@@ -16,7 +16,7 @@ from plc_core.evaluation.generate import generate
 from plc_core.evaluation.judged import Evaluation, read_evaluation
 from plc_core.evaluation.judges.judgements import compare_generations
 from plc_core.evaluation.judges.language_model import LLMJudge
-from plc_core.evaluation.judges.named import Judge, judge_file, named_judge
+from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
 from plc_core.evaluation.policies import LocalPolicy, Policy
 from plc_core.evaluation.standing import (
     Bench,
@@ -52,7 +52,7 @@ def evaluate_runs(
     """
     check_contestants(entries, baseline)
     for asked in (config.judges, config.pairwise_judges):
-        _check_names(asked)
+        check_judges(asked)
     opened = [open_bench(source, config) for source in config.benchmarks]
     benches = {bench.prompts.name: bench for bench in opened}
     if len(benches) < len(opened):
@@ -86,15 +86,6 @@ def evaluate_runs(
     labels = {name: bench.labels for name, bench in benches.items()}
     sizes = {name: len(bench.prompts) for name, bench in benches.items()}
     return read_evaluation(entries, labels, names, baseline, sizes, versus, config.incomplete)
-
-
-def _check_names(judges: Sequence[str]) -> None:
-    names = [judge_file(name) for name in judges]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise RunError(
-            f"Two of the judges {', '.join(judges)} have one name in files, {twice[0]!r}; ask one "
-            "of them in an evaluation of its own."
-        )
 
 
 def _is_answered(entry: Contestant, bench: Bench) -> bool:

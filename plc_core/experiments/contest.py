@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant, contestants
 from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.judges.named import check_judges
 from plc_core.evaluation.results import results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import WinTable, win_table
@@ -24,6 +25,7 @@ from plc_core.experiments.study import (
     started_from,
     trained,
 )
+from plc_core.files import RunError
 from plc_core.runs import Run
 
 DPO, PLC = "DPO", "PLC-DPO"
@@ -62,6 +64,11 @@ class ContestConfig(StudyConfig, EvaluationConfig):
 
     @model_validator(mode="after")
     def _judgeable(self) -> ContestConfig:
+        try:
+            for asked in (self.judges, self.pairwise_judges):
+                check_judges(asked)
+        except RunError as error:
+            raise ValueError(str(error)) from None
         check_gold(self.judges, self.benchmarks)
         check_world(self.start_models(), self.benchmarks)
         return self

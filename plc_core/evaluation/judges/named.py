@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.judges.gold import GoldJudge
@@ -50,6 +51,16 @@ def judge_file(name: str) -> str:
     if api == "openai":
         return file_name(asked.partition("@")[0])
     return file_name(_short(name))
+
+
+def check_judges(names: Sequence[str]) -> None:
+    """RunError where two judges would write the same files."""
+    files = [judge_file(name) for name in names]
+    if twice := [file for file in files if files.count(file) > 1]:
+        raise RunError(
+            f"Two of the judges {', '.join(names)} have one name in files, {twice[0]!r}; ask one "
+            "of them in an evaluation of its own."
+        )
 
 
 def _price(name: str, text: str) -> tuple[float, float] | None:
