@@ -130,10 +130,27 @@ def _sentence(problem: Mapping[str, Any], known: Iterable[str]) -> str:
     return f"The parameter {name!r} is {problem['input']!r}: {message[0].lower()}{message[1:]}."
 
 
+class _Loader(yaml.SafeLoader):
+    """As SafeLoader, which silently takes the last of several values under one name."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [name for name in names if names.count(name) > 1 and name != "<<"]:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the name {twice[0]!r} is there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(text: str) -> Any:
+    """What a YAML text holds; YAMLError where it is none, or has a name twice."""
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path, kind: type | tuple[type, ...]) -> Any:
     """The YAML file `path`, which must hold a `kind`; RunError otherwise."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:

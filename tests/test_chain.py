@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,9 +65,48 @@ def runs(trained, tmp_path):
     return copies
 
 
+@pytest.fixture
+def unanswered(runs):
+    for run in runs.values():
+        for part in ("generations", "judgements"):
+            shutil.rmtree(run.path / part, ignore_errors=True)
+    return runs
+
+
 @pytest.fixture(scope="module")
 def evaluation(trained):
     return evaluate_runs(contestants(trained), CONFIG)
+
+
+# ---- what is not to be made ----------------------------------------------------------------------
+
+
+def test_where_nothing_is_to_be_made_the_runs_that_lack_something_are_named(unanswered):
+    """Answers, then verdicts, then scores are missing; when all are there they are read."""
+    runs, entries = unanswered, contestants(unanswered)
+    with serving("openai", lambda body: ("[[A]]", None)) as server:
+        config = EvaluationConfig(
+            eval_prompts=24, decodings=["greedy"], pairwise_judges=[f"openai:m@{server.url}/v1"]
+        )
+        reading = config.model_copy(update={"make": False})
+        with pytest.raises(RunError, match="3 runs lack answers to 'world': run0, run1, run2"):
+            evaluate_runs(entries, reading)
+        assert not any((run.path / "generations").exists() for run in runs.values())
+        evaluate_runs(entries, config.model_copy(update={"pairwise_judges": []}))
+        asked = len(server.requests)
+        with pytest.raises(RunError, match="2 runs lack verdicts of 'm' beside DPO: run1, run2"):
+            evaluate_runs(entries, reading)
+        assert len(server.requests) == asked
+        with pytest.warns(JudgeWarning):
+            made = evaluate_runs(entries, config)
+        asked = len(server.requests)
+        read = evaluate_runs(entries, reading)
+        assert len(server.requests) == asked
+    columns = ["method", "prompt_id", "turn", "win"]
+    pd.testing.assert_frame_equal(read.versus[columns], made.versus[columns])
+    (runs["DPO"].path / "judgements" / "gold-world.parquet").unlink()
+    with pytest.raises(RunError, match="1 run lacks scores of 'gold' on 'world': run0"):
+        evaluate_runs(entries, reading)
 
 
 # ---- every number again --------------------------------------------------------------------------
@@ -459,6 +499,18 @@ def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
             read_evaluation(entries, labels, ["gold"], "DPO", {"mine": 24})
     pq.write_table(whole.slice(5), path)
     pd.testing.assert_frame_equal(evaluate_runs(entries, config).kl(), before)
+    # Whichever of several judges saw other answers.
+    folder = runs["PLC-DPO"].path / "judgements"
+    for run in runs.values():
+        name = run.path / "judgements" / "other-mine.parquet"
+        pq.write_table(pq.read_table(run.path / "judgements" / "gold-mine.parquet"), name)
+    labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
+    spoilt = pq.read_table(folder / "other-mine.parquet").to_pandas()
+    sampled = (spoilt["policy"] == "trained") & (spoilt["decoding"] == labels["mine"]["sampled"])
+    kept = spoilt.drop(spoilt[sampled].index[:5])
+    kept.to_parquet(folder / "gold-mine.parquet")
+    with pytest.raises(RunError, match="19 sampled answers were judged by 'gold'"):
+        read_evaluation(entries, labels, ["gold", "other"], "DPO", {"mine": 24})
 
 
 @pytest.mark.parametrize("folder", ["generations", "judgements"])
@@ -499,20 +551,19 @@ def test_the_subset_for_commercial_judges_is_the_first_and_its_answers_are_there
     assert stored["prompt_id"].tolist() == ids
 
 
-def test_benchmarks_and_judges_that_are_none_are_a_sentence(runs, tmp_path):
+def test_benchmarks_and_judges_that_are_none_are_a_sentence(unanswered, tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
-    entries = contestants(runs)
+    runs, entries = unanswered, contestants(unanswered)
     with pytest.raises(DataError):
         evaluate_runs(entries, EvaluationConfig(benchmarks=[str(tmp_path / "empty.jsonl")]))
     with pytest.raises(RunError, match="have one name"):
         evaluate_runs(entries, EvaluationConfig(benchmarks=["world", "world"]))
-    with (
-        serving("openai", lambda body: ("[[5]]", None)) as one,
-        pytest.raises(RunError, match=r"Two of the judges .* have one name in files, 'm'"),
-        pytest.warns(JudgeWarning),
-    ):
-        judges = [f"openai:m@{one.url}/v1", f"openai:m@{one.url}/v2"]
-        evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=judges))
+    judges = ["openai:m@http://127.0.0.1:9/v1", "openai:m@http://127.0.0.1:9/v2"]
+    for asked in ({"judges": judges}, {"pairwise_judges": judges}):
+        with pytest.raises(RunError, match=r"Two of the judges .* have one name in files, 'm'"):
+            evaluate_runs(entries, EvaluationConfig(eval_prompts=24, **asked))
+    # Before anything was answered.
+    assert not any((run.path / "generations").exists() for run in runs.values())
     with pytest.raises(RunError, match="needs an address"):
         evaluate_runs(entries, EvaluationConfig(eval_prompts=24, judges=["openai:some"]))
     with pytest.raises(RunError, match="two side by side need an LLM judge"):

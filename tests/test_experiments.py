@@ -139,6 +139,7 @@ def test_a_grid_that_cannot_be_meant_is_refused(grid, sentence):
             "'smollm2-135m', which the benchmark 'world'",
         ),
         ("09_ablations", {"control_betas": [0]}, "'control_betas' is 0: input should be greater"),
+        ("14_judges", {"judges": ["gold", "a/x", "b/x"]}, "have one name in files, 'x'"),
         ("14_judges", {"judge": {"sed": 1}}, "judge: Unknown parameter 'sed'; did you mean 'seed'"),
     ],
 )
@@ -169,6 +170,14 @@ def test_a_job_that_fails_before_its_run_leaves_its_reason(tmp_path):
     assert error == "x: no kernel"
     assert open_run(tmp_path / "x").status["reason"] == "no kernel"
     create_run(tmp_path, "x", {"kind": "training"})  # the name is free
+
+
+def test_a_job_that_is_killed_says_so_and_not_what_it_wrote_last(tmp_path):
+    process = Process(TRAIN, {"name": "x", "runs_dir": str(tmp_path)}, tmp_path, {})
+    (tmp_path / "log").write_text("some warning of a library")
+    process._process.kill()
+    _wait_for(lambda: process.poll() is not None)
+    assert process.said() == "the process was killed (SIGKILL)"
 
 
 class _Failed:
@@ -280,3 +289,8 @@ def test_a_relative_file_of_prompts_is_below_the_checkout(tmp_path, monkeypatch)
     values = {"benchmarks": ["README.md#part", "mt-bench", "no-such"], "judges": ["judge"]}
     read = notebook_values(TRAIN.with_name("09_ablations.ipynb"), values)
     assert read["benchmarks"] == [f"{ROOT / 'README.md'}#part", "mt-bench", "no-such"]
+    # A folder of them too, and one that is not there, instead of one where the caller stands.
+    (tmp_path / "some").mkdir()
+    values["benchmarks"] = ["data/paper", "some/prompts", "some.jsonl"]
+    read = notebook_values(TRAIN.with_name("09_ablations.ipynb"), values)
+    assert read["benchmarks"] == [str(ROOT / name) for name in values["benchmarks"]]

@@ -26,7 +26,7 @@ from plc_core.evaluation.judges import (
     compare_generations,
     score_generations,
 )
-from plc_core.evaluation.judges.named import named_judge
+from plc_core.evaluation.judges.named import judge_file, named_judge
 from plc_core.evaluation.judges.verdicts import (
     SINGLE,
     pairwise_messages,
@@ -193,6 +193,7 @@ def test_the_cost_of_a_judge_that_is_named_with_a_price_is_recorded(runs):
     assert usage["price"] == [3.0, 15.0]
     assert (usage["input_tokens"], usage["output_tokens"] > 0) == (800, True)
     assert usage["cost"] == pytest.approx((800 * 3 + usage["output_tokens"] * 15) / 1e6)
+    assert judge_file(f"openai:judge-1@{server.url}/v1?price=3/15") == named.name == "judge-1"
     for wrong in ("3", "3/x", "-1/2", "nan/1", "1/2/3"):
         with pytest.raises(RunError, match="needs a price as"):
             named_judge(f"anthropic:some?price={wrong}")

@@ -203,6 +203,15 @@ def test_the_table_and_the_sentence_show_sign_interval_and_n(runs) -> None:
     assert shown.loc["PLC-DPO", "seeds × prompts"] == "2 × 60"
     assert shown.loc["control", "over KL control, greedy"] == "–"
     assert shown.loc["PLC-DPO", "KL, nats"].startswith("2.00 [")
+    own, base = (runs[m][0].table("judgements/gold-world.parquet") for m in ("PLC-DPO", "DPO"))
+    keep = (own["policy"] == "trained") & (own["decoding"] == "greedy")
+    level = (own[keep]["reward"].to_numpy() == base[keep]["reward"].to_numpy()).mean()
+    one = win_rates({"PLC-DPO": runs["PLC-DPO"][:1]}, runs["DPO"][:1])
+    assert one.loc[one["decoding"] == "greedy", "ties"].item() == pytest.approx(100 * level)
+    # An interval of no width would read as a certainty.
+    assert (
+        win_rates_shown(table.assign(ties=100.0)).loc["PLC-DPO", "win %, greedy"].count("all ties")
+    )
     line = {"over_control": 2.0, "over_low": 0.5, "over_high": 3.0}
     assert beyond_control(line).endswith("more than it")
     assert beyond_control(line | {"over_low": -1.0}).endswith("no difference shown")

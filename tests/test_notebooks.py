@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import nbformat
 import numpy as np
 import papermill
 import pytest
@@ -18,6 +19,7 @@ import yaml
 from plc_core.batch import NotebookError, run_notebook
 from plc_core.batch.__main__ import main
 from plc_core.batch.jobs import JobError, run_jobs
+from plc_core.batch.report import write_report
 from plc_core.engine.config import TrainConfig
 from plc_core.evaluation.comparison import labels, summary_table, verdict
 from plc_core.files import RunError
@@ -295,6 +297,24 @@ def test_a_failed_run_keeps_its_notebook_and_report(tmp_path):
     assert "identical: 1" in (run.path / "report.html").read_text()
 
 
+def test_a_report_has_each_warning_once_and_as_its_sentence(tmp_path):
+    notebook = nbformat.v4.new_notebook()
+    warned = "/a/chain.py:106: GenerationWarning: of 6 answers 6 were\ncut off.\n  generate(run)\n"
+    future = "/b/modeling.py:1: FutureWarning: will be removed.\n  warnings.warn(\n"
+    outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text=text)
+        for text in (future, warned + warned, "plain words\n" + warned, future, "other words\n")
+    ]
+    notebook.cells = [nbformat.v4.new_code_cell("x", outputs=outputs)]
+    nbformat.write(notebook, tmp_path / "notebook.ipynb")
+    write_report(tmp_path / "notebook.ipynb", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    for once in ("of 6 answers 6 were\ncut off.", "plain words", "other words"):
+        assert text.count(once) == 1
+    for never in ("FutureWarning", "will be removed", "chain.py", "generate(run)"):
+        assert never not in text
+
+
 def test_values_of_other_libraries_are_converted(tmp_path):
     given = {"name": "x", "runs_dir": tmp_path, "beta": np.float32(0.5), "seed": np.int64(3)}
     values = notebook_values(TRAIN, given)
@@ -318,13 +338,15 @@ def test_a_broken_parameter_file_is_a_sentence(tmp_path, capsys, content):
         (["-p", "runs_dir", "~nobody9/x"], "'~nobody9/x' cannot be used"),
         (["--workers", "0", "--jobs", "{jobs}"], "must be at least 1"),
         (["--jobs", "{odd}"], "should map names of parameters to values; it has 5"),
+        (["--grid", "{twice}"], "the name 'beta' is there twice"),
+        (["--jobs", "{jobs}", "-p", "runs_dir", "{odd}"], "odd cannot hold runs: File exists."),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_a_sentence(tmp_path, capsys, arguments, sentence):
-    files = {"jobs": "- {name: x}", "odd": "- 5"}
+    files = {"jobs": "- {name: x}", "odd": "- 5", "twice": "beta: 1\nseed: 0\nbeta: 2\n"}
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    arguments = [a.format(jobs=tmp_path / "jobs", odd=tmp_path / "odd") for a in arguments]
+    arguments = [a.format(**{name: tmp_path / name for name in files}) for a in arguments]
     assert main([str(TRAIN), *arguments]) == 1
     assert sentence in capsys.readouterr().err
 

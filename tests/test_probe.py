@@ -12,6 +12,7 @@ from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.probe import (
+    check_probe,
     corrupted_pairs,
     held_out_pairs,
     labelled_by_one,
@@ -70,7 +71,15 @@ def test_the_margins_of_training_pairs_are_those_of_the_last_policy(runs) -> Non
 def test_a_kept_probe_is_read_again_until_its_pairs_change(runs) -> None:
     run = runs["plc"]
     pairs = held_out_pairs(run, 20)
+    for refused in (
+        lambda: check_probe(run, "kept", False),
+        lambda: score_probe(run, "kept", pairs, False),
+    ):
+        with pytest.raises(RunError, match=r"1 run lacks the routing .*'kept': plc. Set make"):
+            refused()
     first = score_probe(run, "kept", pairs)
+    check_probe(run, "kept", False)
+    assert len(score_probe(run, "kept", pairs, False)) == len(first)
     path = run.path / "scores" / "kept.parquet"
     made = path.stat().st_mtime_ns
     again = score_probe(run, "kept", pairs)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from plc_core.analysis import figures, paper
 from plc_core.analysis.studies import confirmation, hard_pairs, ties, votes
-from plc_core.analysis.studies.pooling import pooled_visits, stacked_runs
+from plc_core.analysis.studies.pooling import between, pooled_visits, stacked_runs
 from plc_core.analysis.studies.truth import truth_of_runs, truth_of_scores
 from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run, open_run
@@ -162,6 +162,13 @@ def test_the_zero_shot_table_is_counted_pair_by_pair() -> None:
     assert family.loc[smallest, "p_holm"] == pytest.approx(min(1, 3 * family.loc[smallest, "p"]))
     shown = ties.injected_ties_shown(ties.injected_ties({"PLC-DPO": table}))
     assert shown.loc[("PLC-DPO", "self", "q_tie"), "paper: AUROC"] == "0.619"
+
+
+def test_a_number_without_an_interval_says_so() -> None:
+    """An AUROC of exactly 0 or 1 has none: alone it would read as a certainty."""
+    assert between(0.0, math.nan, math.nan) == "0.000 (no interval)"
+    assert between(0.5, 0.4, 0.6, 1) == "0.5 [0.4, 0.6]"
+    assert between(math.nan, math.nan, math.nan) == "–"
 
 
 def test_without_injected_ties_the_table_says_so() -> None:

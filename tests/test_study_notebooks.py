@@ -1,5 +1,6 @@
 """The notebooks of the routing studies, each once on a tiny setting; runs are shared by content."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,4 +60,7 @@ def test_a_finished_report_survives_a_call_that_does_nothing(study_runs: Path) -
             ROOT / "notebooks" / f"{path.name}.ipynb", values | {"seeds": [5], "make": False}
         )
     after = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name[0] != "."}
+    said = json.loads(after.pop(path / "run.json"))
+    assert "2 runs are missing" in said.pop("last_failure")["reason"]
+    assert said == json.loads(before.pop(path / "run.json"))
     assert after == before

@@ -8,6 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from plc_core.analysis import figures
+from plc_core.evaluation import kl_matching
+from plc_core.evaluation.chain_judged import ChainJudged
 from plc_core.experiments import hard_pairs, label_noise, self_confirmation, study, ties
 from plc_core.experiments.hard_pairs import HardPairConfig
 from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
@@ -138,10 +140,30 @@ def test_the_longer_warm_up_has_a_control_of_its_own(asked, tmp_path: Path) -> N
     # The first control serves the second as well, as both moved as far.
     assert len([a for a in asked if "beta" in a]) == 2
     table = self_confirmation.confirmation_win_rates(found)
-    beta = found.controls[0].beta
+    beta = found.controls["PLC-DPO"].beta
     assert table.groupby("method").size().to_dict() == {
         f"{CONTROL}, β={beta:g}": 2, "PLC-DPO": 2, "PLC-DPO, 30% warm-up": 2
     }  # fmt: skip
+
+
+def test_controls_that_are_missing_are_told_apart(asked, tmp_path: Path, monkeypatch) -> None:
+    named: list[str] = []
+    makes = label_noise.trained
+
+    def trained(config, variants, seeds=None, then=""):
+        named.extend(label for label in variants if "control" in label)
+        return makes(config, variants, seeds, then)
+
+    monkeypatch.setattr(label_noise, "trained", trained)
+    # Each is asked for: nothing that is there matches, and every beta is a new one.
+    monkeypatch.setattr(kl_matching.Control, "matched", False)
+    monkeypatch.setattr(kl_matching, "matched_beta", lambda _, known: min(known) / 2)
+    found = self_confirmation.confirmation_runs(config(ConfirmationConfig, tmp_path))
+    assert set(named) == {"KL control of PLC-DPO", "KL control of PLC-DPO, 30% warm-up"}
+    assert {f"{CONTROL} of {method}" for method in found.controls} < set(found.named)
+    named.clear()
+    label_noise.noise_runs(config(NoiseConfig, tmp_path, rates=[0.1, 0.3]))
+    assert set(named) == {"KL control at η=0.1", "KL control at η=0.3"}
 
 
 def test_a_report_keeps_its_runs_and_tables(asked, tmp_path: Path) -> None:
@@ -189,6 +211,46 @@ def test_studies_compare_over_the_prompts_that_training_answered(
     assert again == [("fewer", 60)]
     assert study.trained(config(HardPairConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
     assert len(again) == 1  # a study without win rates reads no answers
+    with pytest.raises(
+        RunError, match=r"1 run lacks answers to just the prompts .*: fewer\. Set make"
+    ):
+        study.trained(config(NoiseConfig, tmp_path, make=False), {"a": {"objective": "dpo"}})
+    assert len(again) == 1
+
+
+def test_the_worlds_prompts_are_those_that_the_recipe_asks_for(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("eval_prompts: 24\n")
+    values = {"recipe": str(recipe), "judge": "some/model"}
+    chain = study.judged_by(config(NoiseConfig, tmp_path, **values))
+    assert isinstance(chain, ChainJudged)
+    assert chain.config.eval_prompts == 24
+    assert chain.config.make
+    own = config(NoiseConfig, tmp_path, **values, common={"eval_prompts": 12}, make=False)
+    assert study.judged_by(own).config.eval_prompts == 12  # type: ignore[attr-defined]
+    assert not study.judged_by(own).config.make  # type: ignore[attr-defined]
+    recipe.write_text("eval_prompts: 0\n")
+    with pytest.raises(ValidationError, match="answer no prompt of the benchmark 'world'"):
+        config(NoiseConfig, tmp_path, **values)
+    file = tmp_path / "prompts.jsonl"
+    other = config(NoiseConfig, tmp_path, **values, benchmarks=[str(file)])
+    assert study.judged_by(other).config.benchmarks == [str(file)]  # type: ignore[attr-defined]
+
+
+def test_a_report_says_what_its_runs_are_and_when_they_are_too_small(tmp_path: Path) -> None:
+    report = open_report(config(NoiseConfig, tmp_path, rates=[0.3]))
+    runs = [judged(tmp_path, f"run{seed}", 1.0, 1.0, seed) for seed in (0, 1)]
+    for run, steps in zip(runs, (40, 60), strict=True):
+        run.update_info(trained_steps=steps)
+    said = record(report, {"DPO": runs, "again": runs[:1]})
+    assert said == (
+        "2 training runs of the model world on pairs of world: 20 pairs and 40 to 60 steps each, "
+        "seeds 0, 1."
+    )
+    runs[0].update_info(trained_steps=3)
+    assert record(report, {"DPO": runs}).endswith(
+        "steps little is learnt: this shows that it runs, no more."
+    )
 
 
 def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from plc_core.analysis import figures
 from plc_core.analysis.paper import published
+from plc_core.experiments.seed_stability import seed_table
 
 
 def rows(**changes):
@@ -36,6 +37,22 @@ def test_plain_dpo_over_beta_is_a_line_in_the_order_of_the_kl():
     assert list(traces["DPO over β"].x) == [1.0, 1.6]
     assert list(traces["PLC-DPO"].y) == [60.0]
     assert len(traces) == 2
+
+
+def test_no_two_of_many_methods_look_alike():
+    many = pd.concat([rows().iloc[[2]].assign(method=f"m{n}", kl=n) for n in range(14)])
+    marks = [trace.marker for trace in figures.win_rate_against_kl(many, ["DPO"]).data[1:]]
+    assert len({(mark.color, mark.symbol) for mark in marks}) == len(marks) == 14
+
+
+def test_seeds_that_are_not_all_there_are_counted():
+    table = pd.concat(
+        [rows(seed=s, reward=0.0, control=None, control_kl=math.nan) for s in (0, 1, 2)]
+    )
+    fixed = table[(table["method"] == "PLC-DPO") & (table["seed"] > 0)]
+    shown = seed_table(fixed, table).loc["PLC-DPO"]
+    assert shown["greedy, against DPO of one seed"] == "52.0 ± 0.0 [52.0, 52.0] (2 seeds)"
+    assert shown["greedy, against DPO of its seed"] == "52.0 ± 0.0 [52.0, 52.0]"
 
 
 def test_a_sweep_marks_its_default_and_shows_the_papers_line():

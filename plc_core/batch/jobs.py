@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from plc_core.batch.job_lines import JobLine, Tally, in_kernel
 from plc_core.files import RunError
 from plc_core.parameters import notebook_values, run_folder
 from plc_core.progress import Progress
-from plc_core.runs import UNSTARTED, Run, create_run, open_run
+from plc_core.runs import UNSTARTED, Run, check_root, create_run, open_run
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_TO_STOP = 10.0
@@ -83,6 +84,8 @@ def run_jobs(
     if twice := {folder.name for folder in folders if folders.count(folder) > 1}:
         raise JobError(f"Two jobs have one name: {', '.join(sorted(twice))}.")
     waiting = [v for v in map(_to_run, wanted, folders) if v is not None]
+    for root in {run_folder(values).parent for values in waiting}:
+        check_root(root)
     start = start or _here(workers)
     running: list[_Job] = []
     errors: list[str] = []
@@ -181,9 +184,12 @@ class Process:
         return self._process.poll()
 
     def said(self) -> str:
-        """The last line that it wrote."""
+        """The last line that it wrote; or which signal ended it, before it could say anything."""
+        status = self._process.returncode
+        if status is not None and status < 0:
+            return f"the process was killed ({signal.Signals(-status).name})"
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"ended without a word (status {self._process.returncode})"
+        return lines[-1] if lines else f"ended without a word (status {status})"
 
     def stop(self) -> None:
         """End the process and, through it, its kernel."""

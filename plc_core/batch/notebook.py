@@ -112,7 +112,7 @@ def _is_of(folder: Path, token: str) -> bool:
 
 
 def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> None:
-    if reason and put_back(folder):
+    if reason and put_back(folder, reason):
         return
     with replacing(folder / "notebook.ipynb") as copy:
         shutil.copyfile(executed, copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ body.jp-Notebook { max-width: 1080px; margin: 0 auto; padding: 24px 16px 64px; }
   text-align: left !important; white-space: pre-line; vertical-align: top;
 }
 """
+_WARNING = re.compile(r"^\S.*?:\d+: (?P<kind>\w*Warning): ", re.MULTILINE)
+_CODE_LINE = re.compile(r"\n  \S.*\n?\Z")
+_FOR_PROGRAMMERS = ("FutureWarning", "DeprecationWarning", "PendingDeprecationWarning")
 _FIGURE = "application/vnd.plotly.v1+json"
 
 
@@ -42,6 +46,7 @@ def write_report(notebook: Path, html: Path) -> None:
         require_js_url="",
     )
     exporter.register_preprocessor(_Figures, enabled=True)
+    exporter.register_preprocessor(_Warnings, enabled=True)
     content = nbformat.read(notebook, as_version=4)
     body, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.parent.name}})
     head = f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>"
@@ -63,6 +68,39 @@ class _Figures(Preprocessor):
                 )
                 del data[_FIGURE]
         return cell, resources
+
+
+class _Warnings(Preprocessor):
+    """Each warning of a cell once and as its sentence, without the line of code that gave it.
+
+    What is for programmers is left out; the notebook beside the report has it.
+    """
+
+    def preprocess_cell(self, cell: Any, resources: Any, index: int) -> tuple[Any, Any]:
+        outputs, told = [], set()
+        for output in cell.get("outputs", []):
+            if output.get("output_type") == "stream" and output.get("name") == "stderr":
+                sentences = dict.fromkeys(_sentences(output["text"]))
+                said = [sentence for sentence in sentences if sentence not in told]
+                told.update(said)
+                output["text"] = "".join(f"{line}\n" for line in said)
+                if not said:
+                    continue
+            outputs.append(output)
+        if "outputs" in cell:
+            cell["outputs"] = outputs
+        return cell, resources
+
+
+def _sentences(text: str) -> list[str]:
+    """What standard error holds: warnings as their messages, other text as it is."""
+    places = list(_WARNING.finditer(text))
+    starts = [*(place.start() for place in places), len(text)]
+    found = [text[: starts[0]].strip()]
+    for place, end in zip(places, starts[1:], strict=True):
+        if place["kind"] not in _FOR_PROGRAMMERS:
+            found.append(_CODE_LINE.sub("", text[place.end() : end]).strip())
+    return [sentence for sentence in found if sentence]
 
 
 def _as_json(figure: dict[str, Any]) -> str:

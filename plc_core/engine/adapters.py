@@ -23,7 +23,7 @@ def add_lora(policy: PreTrainedModel, rank: int, alpha: int, task: str = "CAUSAL
     "SEQ_CLS" the head is trained too.
     """
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type=task)
-    with _quiet():
+    with peft_quiet():
         adapted = get_peft_model(policy, config)
     assert isinstance(adapted, PeftModel)
     return _computed_low_rank(adapted)
@@ -31,13 +31,14 @@ def add_lora(policy: PreTrainedModel, rank: int, alpha: int, task: str = "CAUSAL
 
 def load_adapters(policy: PreTrainedModel, folder: Path) -> PeftModel:
     """The policy with the LoRA adapters in `folder` as they are, to be trained on."""
-    with _quiet():
+    with peft_quiet():
         adapted = PeftModel.from_pretrained(policy, folder, is_trainable=True)
     return _computed_low_rank(adapted)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def peft_quiet() -> Iterator[None]:
+    """Without what peft warns of that nobody here can mend."""
     with warnings.catch_warnings():
         # peft 0.21 asks for a property by the name that transformers 5.24 is about to drop.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`")

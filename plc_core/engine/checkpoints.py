@@ -11,6 +11,7 @@ from peft import PeftModel
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
+from plc_core.engine.adapters import peft_quiet
 from plc_core.engine.models import disable_dropout, load_policy
 from plc_core.files import RunError, read_json, write_json
 from plc_core.runs import Run
@@ -54,7 +55,8 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
     base: Any = load_policy(config["model"])[0]
     if isinstance(base, PeftModel):
         base = base.unload()  # the checkpoint has the adapters that the run began with, trained on
-    adapted = PeftModel.from_pretrained(base, checkpoint)
+    with peft_quiet():
+        adapted = PeftModel.from_pretrained(base, checkpoint)
     disable_dropout(adapted)
     return adapted
 

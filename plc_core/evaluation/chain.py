@@ -16,14 +16,17 @@ from plc_core.evaluation.generate import generate
 from plc_core.evaluation.judged import Evaluation, read_evaluation
 from plc_core.evaluation.judges.judgements import compare_generations
 from plc_core.evaluation.judges.language_model import LLMJudge
-from plc_core.evaluation.judges.named import Judge, named_judge
+from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
 from plc_core.evaluation.policies import LocalPolicy, Policy
 from plc_core.evaluation.standing import (
     Bench,
     EvaluationConfig,
     has_log_ratios,
     is_answered,
+    is_judged,
+    kept_verdicts,
     open_bench,
+    refuse_missing,
     score_answers,
 )
 from plc_core.evaluation.world_generations import generate_world
@@ -45,13 +48,19 @@ def evaluate_runs(
 
     Raises:
         RunError, DataError, ModelError: a sentence, where something cannot be compared, answered or
-            judged.
+            judged; and where `config.make` is False, for what would have to be.
     """
     check_contestants(entries, baseline)
+    for asked in (config.judges, config.pairwise_judges):
+        check_judges(asked)
     opened = [open_bench(source, config) for source in config.benchmarks]
     benches = {bench.prompts.name: bench for bench in opened}
     if len(benches) < len(opened):
         raise RunError(f"Two of the benchmarks {', '.join(config.benchmarks)} have one name.")
+    if not config.make:
+        for bench in benches.values():
+            lacking = [entry.run.name for entry in entries if not _is_answered(entry, bench)]
+            refuse_missing(f"answers to {bench.prompts.name!r}", lacking)
     references: dict[str, LocalPolicy] = {}
     for entry in entries:
         own: list[LocalPolicy] = []  # loaded once for all benchmarks, and only if it is asked
@@ -61,17 +70,17 @@ def evaluate_runs(
     names: list[str] = []
     for name in config.judges:
         judge = named_judge(name)
-        if judge.name in names:
-            raise RunError(
-                f"Two of the judges {', '.join(config.judges)} have one name in files, "
-                f"{judge.name!r}; ask one of them in an evaluation of its own."
-            )
         names.append(judge.name)
-        for entry in entries:
-            for bench in benches.values():
+        for bench in benches.values():
+            if not config.make:
+                lacking = [
+                    e.run.name for e in entries if not is_judged(e.run, bench.prompts.name, judge)
+                ]
+                refuse_missing(f"scores of {judge.name!r} on {bench.prompts.name!r}", lacking)
+            for entry in entries:
                 score_answers(entry.run, bench.prompts.name, judge)
     versus = [
-        _compare_all(entries, benches, named_judge(name), baseline)
+        _compare_all(entries, benches, named_judge(name), baseline, config.make)
         for name in config.pairwise_judges
     ]
     labels = {name: bench.labels for name, bench in benches.items()}
@@ -79,18 +88,24 @@ def evaluate_runs(
     return read_evaluation(entries, labels, names, baseline, sizes, versus, config.incomplete)
 
 
+def _is_answered(entry: Contestant, bench: Bench) -> bool:
+    """Whether nothing is left to answer; False for a server, whose answers no checkpoint dates."""
+    if entry.policy is not None:
+        return False
+    known = bench.decodings is None or "sampled" not in bench.decodings
+    return (known or has_log_ratios(entry.run, bench)) and is_answered(
+        entry.run, bench, ("trained", "reference")
+    )
+
+
 def _answer(
     entry: Contestant, bench: Bench, references: dict[str, LocalPolicy], loaded: list[LocalPolicy]
 ) -> None:
     run, name = entry.run, bench.prompts.name
-    if bench.decodings is None:
-        if not is_answered(run, bench, ("trained", "reference")):
-            generate_world(run, len(bench.prompts))
+    if _is_answered(entry, bench):
         return
-    policies = ("trained",) if entry.policy is not None else ("trained", "reference")
-    wants_ratios = entry.policy is None and "sampled" in bench.decodings
-    fresh = not wants_ratios or has_log_ratios(run, bench)
-    if entry.policy is None and fresh and is_answered(run, bench, policies):
+    if bench.decodings is None:
+        generate_world(run, len(bench.prompts))
         return
     model = str(run.info.get("config", {}).get("model"))
     if entry.policy is None and not loaded:
@@ -104,7 +119,7 @@ def _answer(
         references[model] = on_device(*load_policy(model))
     for decoding in bench.decodings.values():
         generate(run, bench.prompts, references[model], decoding, name="reference")
-    if wants_ratios and isinstance(own, LocalPolicy):
+    if "sampled" in bench.decodings and isinstance(own, LocalPolicy):
         rows = int(run.info["config"].get("row_tokens", 1024))
         measure_log_ratios(run, name, own, references[model], bench.decodings["sampled"], rows)
 
@@ -115,22 +130,32 @@ def on_device(model: Any, tokenizer: Any) -> LocalPolicy:
 
 
 def _compare_all(
-    entries: Sequence[Contestant], benches: dict[str, Bench], judge: Judge, baseline: str
+    entries: Sequence[Contestant],
+    benches: dict[str, Bench],
+    judge: Judge,
+    baseline: str,
+    make: bool,
 ) -> pd.DataFrame:
     """Verdicts of a pairwise judge on every contestant's answers beside the baseline's."""
     if not isinstance(judge, LLMJudge):
         raise RunError(f"{judge.name!r} scores single answers; two side by side need an LLM judge.")
     sides = {entry.group: entry for entry in entries if entry.method == baseline}
-    frames = []
+    frames, lacking = [], []
     for entry in entries:
         if entry.method == baseline:
             continue
+        other = sides[entry.group].run
         for name, bench in benches.items():
             for kind, label in bench.labels.items():
-                verdicts = compare_generations(
-                    entry.run, name, judge, sides[entry.group].run, decoding=label
-                )
+                if make:
+                    verdicts = compare_generations(entry.run, name, judge, other, decoding=label)
+                elif (kept := kept_verdicts(entry.run, name, judge, other, label)) is not None:
+                    verdicts = kept
+                else:
+                    lacking.append(entry.run.name)
+                    continue
                 where: dict[str, Any] = dict(zip(GROUP, entry.group, strict=True))
                 where |= {"judge": judge.name, "benchmark": name, "method": entry.method}
                 frames.append(verdicts.assign(**where, decoding=kind))
+    refuse_missing(f"verdicts of {judge.name!r} beside {baseline}", lacking)
     return pd.concat(frames, ignore_index=True)

@@ -18,7 +18,9 @@ from plc_core.evaluation.standing import (
     EvaluationConfig,
     has_log_ratios,
     is_answered,
+    is_judged,
     open_bench,
+    refuse_missing,
     score_answers,
 )
 from plc_core.evaluation.win_rate import win_rate
@@ -39,7 +41,8 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
         (percent; 50 at step 0); kl, kl_low, kl_high (nats a response; NaN without sampling).
 
     Raises:
-        RunError: where a run has one checkpoint only, or is not trained to its end.
+        RunError: where a run has one checkpoint only, or is not trained to its end; where
+            `config.make` is False, for what would have to be answered or judged.
     """
     bench = open_bench(config.benchmarks[0], config, checkpoints=True)
     judge = named_judge(config.judges[0])
@@ -51,18 +54,27 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
                 f"The run {run.name!r} ({method}) has {len(steps)} checkpoints; train it to its "
                 "end with save_steps, as 12, to see how it came there."
             )
+        if not config.make:
+            lacking = [] if _is_answered(run, bench) else [run.name]
+            refuse_missing(f"answers of its checkpoints to {bench.prompts.name!r}", lacking)
+            lacking = [] if is_judged(run, bench.prompts.name, judge) else [run.name]
+            refuse_missing(f"scores of {judge.name!r} for them", lacking)
         _answer(run, bench)
         score_answers(run, bench.prompts.name, judge)
         rows += _rows(method, run, bench, judge.name)
     return pd.DataFrame(rows)
 
 
+def _is_answered(run: Run, bench: Bench) -> bool:
+    names = [_name(step) for step in whole_checkpoints(run)]
+    known = "sampled" not in bench.labels or has_log_ratios(run, bench, names)
+    return known and is_answered(run, bench, ["reference", *names])
+
+
 def _answer(run: Run, bench: Bench) -> None:
-    checkpoints = whole_checkpoints(run)
-    names = {_name(step): path for step, path in checkpoints.items()}
-    known = "sampled" not in bench.labels or has_log_ratios(run, bench, list(names))
-    if known and is_answered(run, bench, ["reference", *names]):
+    if _is_answered(run, bench):
         return
+    names = {_name(step): path for step, path in whole_checkpoints(run).items()}
     model = str(run.info["config"]["model"])
     tokenizer = load_tokenizer(model)
     reference = on_device(*load_policy(model))

@@ -151,8 +151,11 @@ def read_evaluation(
     for entry in entries:
         for benchmark, decodings in labels.items():
             lengths = _lengths(entry.run, benchmark)
-            for judge in judges:
-                scores = entry.run.table(f"judgements/{judge}-{benchmark}.parquet")
+            of_judges = {
+                judge: entry.run.table(f"judgements/{judge}-{benchmark}.parquet")
+                for judge in judges
+            }
+            for judge, scores in of_judges.items():
                 for kind, label in decodings.items():
                     own = scores[scores["decoding"] == label]
                     where = {"benchmark": benchmark, "judge": judge, "decoding": kind}
@@ -162,7 +165,7 @@ def read_evaluation(
                     if entry.method == baseline and "reference" in set(own["policy"]):
                         frames.append(_side(own, entry, "reference", SFT, where, sizes_of))
             if "sampled" in decodings:
-                ratios.append(_log_ratios(entry, benchmark, decodings["sampled"], scores))
+                ratios.append(_log_ratios(entry, benchmark, decodings["sampled"], of_judges))
     judged = pd.concat(frames, ignore_index=True)
     pairs = zip(judged["benchmark"], judged["prompt_id"], strict=True)
     judged["category"] = [categories[name].get(prompt, "") for name, prompt in pairs]
@@ -242,7 +245,7 @@ def _check_turns(judged: pd.DataFrame) -> None:
 
 
 def _log_ratios(
-    entry: Contestant, benchmark: str, label: str, scores: pd.DataFrame
+    entry: Contestant, benchmark: str, label: str, of_judges: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame | None:
     """None where there are none: of a server, or not measured."""
     path = f"generations/{benchmark}-log-probs.parquet"
@@ -254,14 +257,15 @@ def _log_ratios(
     own = table[table["decoding"] == label]
     own = own[own["policy"] == "trained"] if "policy" in own else own
     ratio = own["policy_logp"] - own["reference_logp"]
-    judged = scores[(scores["policy"] == "trained") & (scores["decoding"] == label)]
-    turns = [sorted(zip(t["prompt_id"], t["turn"], strict=True)) for t in (own, judged)]
-    if turns[0] != turns[1] or ratio.isna().any():
-        raise RunError(
-            f"{entry.run.path / path} has {int(ratio.notna().sum()):,} log-ratios, and "
-            f"{len(judged):,} sampled answers were judged: a KL over other answers would not be "
-            "theirs. Delete the file and evaluate again."
-        )
+    for judge, scores in of_judges.items():
+        judged = scores[(scores["policy"] == "trained") & (scores["decoding"] == label)]
+        turns = [sorted(zip(t["prompt_id"], t["turn"], strict=True)) for t in (own, judged)]
+        if turns[0] != turns[1] or ratio.isna().any():
+            raise RunError(
+                f"{entry.run.path / path} has {int(ratio.notna().sum()):,} log-ratios, and "
+                f"{len(judged):,} sampled answers were judged by {judge!r}: a KL over other "
+                "answers would not be theirs. Delete the file and evaluate again."
+            )
     mean = ratio.groupby(own["prompt_id"], sort=False).mean()
     where = dict(zip(GROUP, entry.group, strict=True))
     columns = {"benchmark": benchmark, "method": entry.method}

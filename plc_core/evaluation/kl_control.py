@@ -66,9 +66,9 @@ def win_rates(
 
     Returns:
         One row a method, decoding and benchmark: seeds, n (prompts of a seed), win_rate, low, high
-        (percent; ties half; bootstrap over seeds and prompts), by_seed (text), over_control,
-        over_low, over_high (points won more than the control does, over the same prompts; NaN
-        without one), reward, kl, kl_low, kl_high (nats a response).
+        (percent; ties half; bootstrap over seeds and prompts), ties (percent), by_seed (text),
+        over_control, over_low, over_high (points won more than the control does, over the same
+        prompts; NaN without one), reward, kl, kl_low, kl_high (nats a response).
 
     Raises:
         RunError: where runs do not start from one model, or a seed has no baseline.
@@ -108,6 +108,7 @@ def win_rates(
                         "win_rate": 100 * share.mean,
                         "low": 100 * share.low,
                         "high": 100 * share.high,
+                        "ties": 100 * float(np.mean([(w == 0.5).mean() for w in own])),
                         "by_seed": ", ".join(f"{100 * w.mean():.1f}" for w in own),
                         "over_control": 100 * over.mean,
                         "over_low": 100 * over.low,
@@ -130,6 +131,7 @@ def win_rates_shown(table: pd.DataFrame, keys: Sequence[str] = ("method",)) -> p
         row = rows.setdefault(key, {})
         name = f"{line['decoding']}, {line['benchmark']}" if several else str(line["decoding"])
         text = f"{line['win_rate']:.1f} [{line['low']:.1f}, {line['high']:.1f}]"
+        text += " all ties" if line["ties"] == 100 else ""
         row[f"win %, {name}"] = text + (f" ({line['by_seed']})" if line["seeds"] > 1 else "")
         over = "–"
         if not math.isnan(line["over_control"]):

@@ -25,9 +25,8 @@ import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
 from plc_core.analysis.statistics import LEVEL, Floats, MeanInterval
-from plc_core.evaluation.agreement import verdicts
 from plc_core.evaluation.judged import CELL, Evaluation
-from plc_core.evaluation.win_rate import JoinError, join_prompts
+from plc_core.evaluation.win_rate import JoinError, join_prompts, joined
 
 _FOLDS = 5
 _PENALTIES = np.logspace(-4, 4, 10)  # C of scikit-learn: the inverse of the penalty
@@ -138,10 +137,10 @@ def length_controlled_cells(
         if other is None:
             raise JoinError(f"{', '.join(map(str, key))}: there are no answers of {against!r}.")
         try:
-            won = verdicts(own["reward"], other["reward"], evaluation.incomplete)
-            _, _, met = join_prompts(own["reward"], other["reward"], evaluation.incomplete)
+            left, right, met = joined(own["reward"], other["reward"], evaluation.incomplete)
         except JoinError as error:
             raise JoinError(f"{', '.join(map(str, key))}: {error}") from None
+        won = pd.Series((np.sign(left - right) + 1) / 2, index=left.index)
         mine, theirs = (side["characters"].reindex(won.index) for side in (own, other))
         found = length_controlled(won, mine, theirs, resamples=resamples)
         numbers = [100 * value for value in (found.raw, *found.share[:3])]

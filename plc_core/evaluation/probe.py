@@ -33,6 +33,7 @@ from plc_core.engine.pipeline import objectives
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.engine.world_pairs import world_pairs
 from plc_core.evaluation.judges import RewardModelJudge
+from plc_core.evaluation.standing import refuse_missing
 from plc_core.files import RunError, project_path, read_table, write_table
 from plc_core.objective import Router
 from plc_core.objective.calibration import MarginCalibration
@@ -50,7 +51,16 @@ _KEPT = [
 _META = b"plc_probe"
 
 
-def score_probe(run: Run, name: str, pairs: Pairs) -> pd.DataFrame:
+def check_probe(run: Run, name: str, make: bool) -> None:
+    """RunError where the run has no scores of this probe and none are to be made.
+
+    Asked before the probe's pairs are read, which may have to be sampled.
+    """
+    if not make and not _probe_path(run, name).exists():
+        refuse_missing(f"the routing of the pairs {name!r}", [run.name])
+
+
+def score_probe(run: Run, name: str, pairs: Pairs, make: bool = True) -> pd.DataFrame:
     """Score `pairs` by the run's last checkpoint and keep it as `scores/<name>.parquet`.
 
     One row a pair and calibration: calibration, pair_id, margin (nats, of the observed label), z,
@@ -59,14 +69,16 @@ def score_probe(run: Run, name: str, pairs: Pairs) -> pd.DataFrame:
     before, of the same pairs by the same checkpoint, is read again.
 
     Raises:
-        RunError: where the run has no trained policy.
+        RunError: where the run has no trained policy; unless `make`, where it has not scored them.
     """
-    path = run.path / "scores" / f"{name}.parquet"
+    path = _probe_path(run, name)
     checkpoint = trained_checkpoint(run)
     what = {"pairs": pairs.fingerprint, "groups": _digest(pairs), "checkpoint": checkpoint.name}
     kept = _kept(path, what)
     if kept is not None:
         return kept
+    if not make:
+        refuse_missing(f"the routing of just the pairs {name!r}", [run.name])
     config = run.info["config"]
     progress = Progress(run)
     margins = policy_margins(run, pairs, load_tokenizer(config["model"]), progress)
@@ -83,6 +95,10 @@ def score_probe(run: Run, name: str, pairs: Pairs) -> pd.DataFrame:
     metadata = {**(arrow.schema.metadata or {}), _META: json.dumps(what).encode()}
     write_table(path, arrow.replace_schema_metadata(metadata))
     return read_table(path).to_pandas()
+
+
+def _probe_path(run: Run, name: str) -> Path:
+    return run.path / "scores" / f"{name}.parquet"
 
 
 def router_of(run: Run, checkpoint: Path) -> Router:
@@ -185,14 +201,18 @@ def with_votes(pairs: Pairs, seed: int, annotators: int = 4) -> Pairs:
     return voted.map(by_majority)
 
 
-def pair_rewards(pairs: Pairs, model: str) -> pd.DataFrame:
+def pair_rewards(pairs: Pairs, model: str, make: bool = True) -> pd.DataFrame:
     """The rewards that a sequence-classification model gives both answers of each pair.
 
     Args:
         model: a reward model's folder, or its name on the hub.
+        make: whether answers that it has not scored yet are scored.
 
     Returns:
         One row a pair: pair_id, reward_chosen, reward_rejected.
+
+    Raises:
+        RunError: unless `make`, with the number of answers without a score.
     """
     judge = RewardModelJudge(model)
     table = pairs.table.select(["pair_id", "prompt", "chosen", "rejected"]).to_pandas()
@@ -206,6 +226,11 @@ def pair_rewards(pairs: Pairs, model: str) -> pd.DataFrame:
                 "response": table[side],
             }
         )
+        if not make and (left := judge.unscored(answers)):
+            raise RunError(
+                f"{left:,} of {len(answers):,} {side} answers have no score of {judge.name!r}. Set "
+                "make to true to have them scored."
+            )
         found[f"reward_{side}"] = pd.Series([score.value for score in judge.score(answers)])
     return pd.DataFrame(found)
 

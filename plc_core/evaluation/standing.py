@@ -37,6 +37,7 @@ class EvaluationConfig(BaseModel):
     prompt_limit: int | None = Field(None, ge=1)  # first prompts of other benchmarks; None: all
     max_new_tokens: int = Field(1024, ge=1)  # of an answer to another benchmark than the world
     incomplete: Incomplete = "error"  # where two sides answer different prompts; or common
+    make: bool = True  # answer and judge what is missing; False says what is
 
 
 class Bench(NamedTuple):
@@ -139,22 +140,58 @@ def is_newer(path: Path, than: Path) -> bool:
 
 def score_answers(run: Run, benchmark: str, judge: Judge) -> None:
     """Let a judge score a run's answers, unless its scores of just these are there."""
-    path = run.path / "judgements" / f"{judge.name}-{benchmark}.parquet"
-    if not _is_judged(path, run.path / "generations" / f"{benchmark}.parquet", judge):
+    if not is_judged(run, benchmark, judge):
         score_generations(run, benchmark, judge, Progress(run))
 
 
-def _is_judged(path: Path, answers: Path, judge: Judge) -> bool:
-    """Whether this judge's scores of just these answers are there."""
+def is_judged(run: Run, benchmark: str, judge: Judge) -> bool:
+    """Whether this judge's scores of just the run's answers are there."""
+    path = run.path / "judgements" / f"{judge.name}-{benchmark}.parquet"
+    answers = run.path / "generations" / f"{benchmark}.parquet"
     if not is_newer(path, answers):
         return False
     keys = ["prompt_id", "turn", "policy", "decoding"]
     try:
-        said = read_json(path.with_suffix(".json"))
-        judged = read_table(path, keys)
+        judged = read_table(path, keys) if _is_by(path, judge) else None
     except RunError:  # damaged
         return False
-    if any(said.get(k) != v for k, v in judge.record.items() if k != "usage"):
-        return False
     # As values: text of one file may be typed as large text, and is the same text.
-    return judged.to_pylist() == read_table(answers, keys).to_pylist()
+    return judged is not None and judged.to_pylist() == read_table(answers, keys).to_pylist()
+
+
+def kept_verdicts(
+    run: Run, benchmark: str, judge: Judge, baseline: Run, decoding: str
+) -> pd.DataFrame | None:
+    """A pairwise judge's verdicts on the run's answers beside the baseline's; None if not all are
+    there.
+    """
+    path = run.path / "judgements" / f"{judge.name}-{benchmark}-against-{baseline.name}.parquet"
+    sides = [side.path / "generations" / f"{benchmark}.parquet" for side in (run, baseline)]
+    if not all(is_newer(path, side) for side in sides):
+        return None
+    try:
+        if not _is_by(path, judge):
+            return None
+        verdicts = read_table(path).to_pandas()
+    except RunError:  # damaged
+        return None
+    answers = read_table(sides[0], ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+    own, asked = (
+        frame[(frame["policy"] == "trained") & (frame["decoding"] == decoding)]
+        for frame in (verdicts, answers)
+    )
+    met = [sorted(zip(side["prompt_id"], side["turn"], strict=True)) for side in (own, asked)]
+    return own.reset_index(drop=True) if met[0] == met[1] else None
+
+
+def refuse_missing(what: str, runs: Sequence[str]) -> None:
+    """RunError that names runs which lack something, where nothing is to be made."""
+    if names := list(dict.fromkeys(runs)):
+        count = "1 run lacks" if len(names) == 1 else f"{len(names)} runs lack"
+        raise RunError(f"{count} {what}: {', '.join(names)}. Set make to true to have that made.")
+
+
+def _is_by(path: Path, judge: Judge) -> bool:
+    """Whether a file of judgements was made by this judge with its settings."""
+    said = read_json(path.with_suffix(".json"))
+    return all(said.get(k) == v for k, v in judge.record.items() if k != "usage")

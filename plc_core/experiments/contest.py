@@ -8,8 +8,10 @@ from typing import Any
 import pandas as pd
 from pydantic import Field, model_validator
 
+from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant, contestants
 from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.judges.named import check_judges
 from plc_core.evaluation.results import results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import WinTable, win_table
@@ -19,9 +21,11 @@ from plc_core.experiments.study import (
     StudyConfig,
     check_gold,
     check_world,
+    paper_name,
     started_from,
     trained,
 )
+from plc_core.files import RunError
 from plc_core.runs import Run
 
 DPO, PLC = "DPO", "PLC-DPO"
@@ -60,9 +64,24 @@ class ContestConfig(StudyConfig, EvaluationConfig):
 
     @model_validator(mode="after")
     def _judgeable(self) -> ContestConfig:
+        try:
+            for asked in (self.judges, self.pairwise_judges):
+                check_judges(asked)
+        except RunError as error:
+            raise ValueError(str(error)) from None
         check_gold(self.judges, self.benchmarks)
         check_world(self.start_models(), self.benchmarks)
         return self
+
+
+class MethodsConfig(ContestConfig):
+    """The parameters of a notebook that compares some objectives with plain DPO."""
+
+    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """The objectives by their names in the paper."""
+        return {paper_name(name): {"objective": name} for name in self.methods}
 
 
 def entries_of(

@@ -11,7 +11,13 @@ from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.analysis.studies.votes import Agreement, agreement
 from plc_core.data import DATASETS, DataError, Pairs, load_pairs
 from plc_core.engine.config import Objective
-from plc_core.evaluation.probe import CALIBRATIONS, held_out_pairs, score_probe, with_votes
+from plc_core.evaluation.probe import (
+    CALIBRATIONS,
+    check_probe,
+    held_out_pairs,
+    score_probe,
+    with_votes,
+)
 from plc_core.experiments.study import StudyConfig
 from plc_core.experiments.ties import clean_variants
 from plc_core.files import project_path
@@ -77,7 +83,8 @@ def vote_scores(config: VotesConfig, runs: dict[str, list[Run]]) -> dict[str, pd
 
 def _scores(config: VotesConfig, run: Run) -> pd.DataFrame:
     name = f"votes-{config.num_pairs}-{config.annotators}" if config.votes is None else "votes-file"
-    return score_probe(run, name, judged_pairs(config, run))
+    check_probe(run, name, config.make)
+    return score_probe(run, name, judged_pairs(config, run), config.make)
 
 
 def all_agreements(scores: dict[str, pd.DataFrame]) -> dict[tuple[str, str], Agreement]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 from pydantic import Field, model_validator
@@ -25,6 +25,8 @@ from plc_core.experiments.study import (
     trained,
 )
 from plc_core.runs import Run
+
+Key = TypeVar("Key")
 
 CLEAN, SAME = "clean DPO", "same-data DPO"
 """The paper's two baselines: DPO on uncorrupted labels, and DPO on the very same labels."""
@@ -90,39 +92,32 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
         {rate: (own, [runs[rate]["DPO"]]) for rate, own in shown.items()},
         {rate: {"flip_rate": rate} for rate in shown},
         judged,
+        {rate: f"KL control at η={rate:g}" for rate in shown},
     )
     for rate, control in controls.items():
         runs[rate][CONTROL] = control.runs
     return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
-def control_of(
-    config: StudyConfig,
-    method: list[Run],
-    dpo: list[list[Run]],
-    data: dict[str, Any],
-    judged: Judged,
-) -> Control:
-    """The plain DPO on `data` (parameters of 01_train) that moved as far as `method`."""
-    return controls_of(config, {0.0: (method, dpo)}, {0.0: data}, judged)[0.0]
-
-
 def controls_of(
     config: StudyConfig,
-    cases: Mapping[float, tuple[list[Run], list[list[Run]]]],
-    data: Mapping[float, dict[str, Any]],
+    cases: Mapping[Key, tuple[list[Run], list[list[Run]]]],
+    data: Mapping[Key, dict[str, Any]],
     judged: Judged,
-) -> dict[float, Control]:
-    """The controls of several cases (a method's runs, plain DPO's), each on its own `data`."""
+    names: Mapping[Key, str],
+) -> dict[Key, Control]:
+    """The controls of several cases (a method's runs, plain DPO's), each the plain DPO on its own
+    `data` (parameters of 01_train) that moved as far; what is missing is named by `names`.
+    """
     then = "Other KL controls may follow: run the notebook again for their names."
 
-    def train(betas: Mapping[float, float]) -> dict[float, list[Run]]:
+    def train(betas: Mapping[Key, float]) -> dict[Key, list[Run]]:
         variants = {
-            f"KL control {key:g}": {**data[key], "objective": "dpo", "beta": beta}
+            names[key]: {**data[key], "objective": "dpo", "beta": beta}
             for key, beta in betas.items()
         }
         ready = trained(config, variants, then=then)
-        return {key: ready[f"KL control {key:g}"] for key in betas}
+        return {key: ready[names[key]] for key in betas}
 
     return find_controls(cases, train, judged=judged)
 

@@ -15,7 +15,7 @@ import yaml
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError, project_path
-from plc_core.parameters import ParameterError, checked
+from plc_core.parameters import ParameterError, checked, load_yaml
 
 TRAIN_NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01_train.ipynb"
 NOT_CONTENT = ("name", "runs_dir", "resume")
@@ -140,7 +140,7 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     inside = (_RECIPES / f"{recipe}.yaml").resolve()
     path = inside if inside.is_file() else project_path(recipe)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         folder = _RECIPES
         known = sorted(

@@ -17,8 +17,7 @@ from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.local_judge import local_judge
 from plc_core.evaluation.results import control_text, interval
-from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
-from plc_core.experiments.study import paper_name
+from plc_core.experiments.contest import DPO, PLC, MethodsConfig, entries_of
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import Run
 
@@ -26,16 +25,12 @@ TRAINED = "trained"
 """The judge that the notebook trains itself, among the names of judges."""
 
 
-class JudgesConfig(ContestConfig):
+class JudgesConfig(MethodsConfig):
     """The parameters of `notebooks/14_judges.ipynb`."""
 
     methods: list[Objective] = Field(["rdpo-robust", "gamma-po", "ropo", "plc"], min_length=1)
     judges: list[str] = Field(["gold", TRAINED], min_length=1)
     judge: dict[str, Any] = Field(default_factory=lambda: {"seed": 100})  # of RewardModelConfig
-
-    def compared(self) -> dict[str, dict[str, Any]]:
-        """The objectives by their names in the paper."""
-        return {paper_name(name): {"objective": name} for name in self.methods}
 
     @model_validator(mode="after")
     def _judge(self) -> JudgesConfig:
@@ -115,6 +110,7 @@ def published_judge() -> pd.DataFrame:
     table = published("commercial_judge")
     table["benchmark"] = table["benchmark"] + " (n=" + table["n"].astype(str) + ")"
     wide = table.pivot_table(["single_score", "win_rate"], "method", "benchmark", sort=False)
+    wide = wide.rename(columns={"single_score": "single", "win_rate": "WR"})
     return wide.swaplevel(axis=1).sort_index(axis=1).round(3)
 
 

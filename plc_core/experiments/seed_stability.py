@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from pydantic import Field
 
@@ -13,20 +11,16 @@ from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.results import control_text
-from plc_core.experiments.contest import DPO, PLC, ContestConfig, entries_of
-from plc_core.experiments.study import Positive, paper_name
+from plc_core.experiments.contest import DPO, PLC, MethodsConfig, entries_of
+from plc_core.experiments.study import Positive
 
 
-class SeedConfig(ContestConfig):
+class SeedConfig(MethodsConfig):
     """The parameters of `notebooks/12_seeds.ipynb`."""
 
     seeds: list[int] = Field([0, 1, 2], min_length=2)
     methods: list[Objective] = Field(["ropo", "plc"], min_length=1)  # objectives beside dpo
     control_betas: list[Positive] = Field([0.1, 0.05])
-
-    def compared(self) -> dict[str, dict[str, Any]]:
-        """The objectives by their names in the paper."""
-        return {paper_name(name): {"objective": name} for name in self.methods}
 
 
 def seed_entries(config: SeedConfig) -> list[Contestant]:
@@ -51,6 +45,7 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     rows: dict[str, dict[str, str]] = {}
     for method in [m for m in table["method"].unique() if m != SFT]:
         row: dict[str, str] = {}
+        one = table[table["method"] == method].drop_duplicates("seed")
         for decoding in table["decoding"].unique():
             for head, source, value in (
                 ("against DPO of one seed", fixed, "win_rate"),
@@ -58,9 +53,8 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
                 ("at like KL", table, "over"),
             ):
                 own = source[(source["method"] == method) & (source["decoding"] == decoding)]
-                row[f"{decoding}, {head}"] = _spread(own[value])
-        one = table[table["method"] == method].drop_duplicates("seed")
-        row["KL, nats"] = _spread(one["kl"], digits=2)
+                row[f"{decoding}, {head}"] = _spread(own[value], of=len(one))
+        row["KL, nats"] = _spread(one["kl"], of=len(one), digits=2)
         row["control (KL)"] = control_text(one)
         row["seeds × prompts"] = f"{len(one)} × {one['n'].iloc[0]:,}"
         for line in paper[paper["method"] == method].itertuples():
@@ -102,14 +96,16 @@ def _verdict(value: MeanInterval) -> str:
     return "no difference shown"
 
 
-def _spread(values: pd.Series, digits: int = 1) -> str:
+def _spread(values: pd.Series, of: int, digits: int = 1) -> str:
+    """Mean ± deviation and interval, and how many seeds they rest on where these are not all."""
     known = values.dropna()
     if known.empty:
         return "–"
     if len(known) == 1:
         return f"{known.iloc[0]:.{digits}f} (1 seed)"
     found = mean_interval(known)
-    return (
+    text = (
         f"{found.mean:.{digits}f} ± {known.std(ddof=1):.{digits}f} "
         f"[{found.low:.{digits}f}, {found.high:.{digits}f}]"
     )
+    return text if len(known) == of else f"{text} ({len(known)} seeds)"

@@ -13,12 +13,13 @@ from plc_core.evaluation.kl_control import Control, win_rates
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.probe import (
     Calibrated,
+    check_probe,
     held_out_pairs,
     labelled_by_one,
     pair_rewards,
     score_probe,
 )
-from plc_core.experiments.label_noise import CONTROL, control_of, controls_follow
+from plc_core.experiments.label_noise import CONTROL, controls_follow, controls_of
 from plc_core.experiments.study import JudgedConfig, judged_by, trained
 from plc_core.runs import Run
 
@@ -52,9 +53,14 @@ class ConfirmationRuns(NamedTuple):
     """Runs on the same flipped labels, one a seed, and the controls of both PLC-DPOs."""
 
     runs: dict[str, list[Run]]
-    controls: list[Control]
+    controls: dict[str, Control]  # by the PLC-DPO that each moved as far as
     long: str  # the name of the one with the longer warm-up
     judged: Judged
+
+    @property
+    def named(self) -> dict[str, list[Run]]:
+        """All of them under one name each, for the report's record."""
+        return self.runs | {f"{CONTROL} of {m}": own.runs for m, own in self.controls.items()}
 
 
 def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
@@ -63,18 +69,23 @@ def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
     ready = trained(config, config.variants(), then=controls_follow(config, 2))
     judged = judged_by(config)
     dpo = [ready["DPO (shadow)"]]
-    controls = []
+    controls: dict[str, Control] = {}
     for method in ("PLC-DPO", config.long):
-        control = control_of(config, ready[method], dpo, data, judged)
-        controls.append(control)
-        dpo.append(control.runs)
+        controls |= controls_of(
+            config,
+            {method: (ready[method], dpo)},
+            {method: data},
+            judged,
+            {method: f"KL control of {method}"},
+        )
+        dpo.append(controls[method].runs)
     return ConfirmationRuns(ready, controls, config.long, judged)
 
 
 def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:
     """Win rates of both PLC-DPOs against same-data DPO, each beside its own control."""
     frames = []
-    for method, control in zip(("PLC-DPO", found.long), found.controls, strict=True):
+    for method, control in found.controls.items():
         methods = {method: found.runs[method], f"{CONTROL}, β={control.beta:g}": control.runs}
         against = found.runs["DPO (shadow)"]
         frames.append(win_rates(methods, against, control.runs, judged=found.judged))
@@ -96,17 +107,19 @@ def disagreements(
 def _disagreement(config: ConfirmationConfig, runs: list[Run]) -> Disagreement:
     frames = []
     for run in runs:
+        name = f"disagreement-{config.held_out}"
+        check_probe(run, name, config.make)
         pairs = held_out_pairs(run, config.held_out)
         if run.info["config"]["data"] == "world":
             pairs = labelled_by_one(pairs, int(run.info["config"]["seed"]))
-        scores = score_probe(run, f"disagreement-{config.held_out}", pairs)
+        scores = score_probe(run, name, pairs, config.make)
         table = of_calibration(scores, config.calibration)
         if config.reward_model == "gold":
             table = table.assign(
                 reward_chosen=table["score_chosen"], reward_rejected=table["score_rejected"]
             )
         else:
-            table = table.merge(pair_rewards(pairs, config.reward_model), on="pair_id")
+            table = table.merge(pair_rewards(pairs, config.reward_model, config.make), on="pair_id")
         frames.append(table)
     table = pd.concat(frames, ignore_index=True)
     return Disagreement(table["q_flip"], table["reward_chosen"], table["reward_rejected"])

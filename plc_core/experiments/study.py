@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Annotated, Any, TypeAlias
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from plc_core.analysis.paper import NAMES
-from plc_core.engine.config import as_number
+from plc_core.engine.config import TrainConfig, as_number
 from plc_core.evaluation.benchmarks import PUBLISHED
 from plc_core.evaluation.chain_judged import ChainJudged
 from plc_core.evaluation.kl_matching import WORLD, Judged
-from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.standing import EvaluationConfig, refuse_missing
 from plc_core.evaluation.world import evaluate
 from plc_core.experiments.planning import check_common, plan_runs, read_recipe
 from plc_core.experiments.ready import ready_runs
@@ -25,14 +26,19 @@ from plc_core.runs import Run, create_run, open_run, resolve
 Share: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(ge=0, le=1)]
 Positive: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(gt=0)]
 
+FEW_STEPS = 24
+"""Optimizer steps below which a run shows little: those that a noise rate is estimated from."""
+
 
 def from_checkout(benchmarks: list[str]) -> list[str]:
-    """Benchmarks with their relative files below the checkout, wherever the notebook runs."""
+    """Benchmarks with relative files and folders below the checkout, wherever the notebook runs."""
     found = []
     for source in benchmarks:
         path, hash_, part = source.partition("#")
         file = project_path(path)
-        found.append(f"{file}{hash_}{part}" if path not in PUBLISHED and file.is_file() else source)
+        named = path in PUBLISHED or path == "world"
+        is_path = "/" in path or file.suffix != "" or file.exists()
+        found.append(source if named or not is_path else f"{file}{hash_}{part}")
     return found
 
 
@@ -53,7 +59,7 @@ class StudyConfig(BaseModel):
     recipe: str = "world"  # the setting that runs are trained in
     common: dict[str, Any] = Field(default_factory=dict)  # of 01_train's, in all runs
     seeds: list[int] = Field([0], min_length=1)
-    make: bool = True  # train what is missing; False says what is
+    make: bool = True  # train, answer and judge what is missing; False says what is
     workers: int = Field(2, ge=1)  # runs that train at once
 
     def variants(self) -> dict[str, dict[str, Any]]:
@@ -81,7 +87,18 @@ class JudgedConfig(StudyConfig):
     def _judgeable(self) -> JudgedConfig:
         check_gold([self.judge], self.benchmarks)
         check_world([started_from(self.recipe, self.common)], self.benchmarks)
+        if "world" in self.benchmarks and not answered_prompts(self):
+            raise ValueError(
+                "The runs answer no prompt of the benchmark 'world', as eval_prompts is 0: set it "
+                "in common, or other benchmarks"
+            )
         return self
+
+
+def answered_prompts(config: StudyConfig) -> int:
+    """How many held-out prompts of the world each run answers when it is trained."""
+    trained_with = {**read_recipe(config.recipe), **config.common}
+    return int(trained_with.get("eval_prompts", TrainConfig.model_fields["eval_prompts"].default))
 
 
 def started_from(recipe: str, common: Mapping[str, Any]) -> str:
@@ -120,7 +137,8 @@ def judged_by(config: JudgedConfig) -> Judged:
             decodings=["greedy", "sampled"],
             prompt_limit=config.prompt_limit,
             max_new_tokens=config.max_new_tokens,
-            eval_prompts=config.common.get("eval_prompts", 600),
+            eval_prompts=answered_prompts(config) or 1,  # 0 where the world is no benchmark
+            make=config.make,
         )
     )
 
@@ -149,8 +167,7 @@ def trained(
         planned, config.runs_dir, config.make, config.workers, Progress(_report(config)), then
     )
     if isinstance(config, JudgedConfig):
-        for run in (run for own in ready.values() for run in own):
-            _answer_as_trained(run)
+        _answer_as_trained([run for own in ready.values() for run in own], config.make)
     return ready
 
 
@@ -161,14 +178,25 @@ def _report(config: StudyConfig) -> Run | None:
     return None
 
 
-def _answer_as_trained(run: Run) -> None:
+def _answer_as_trained(runs: Sequence[Run], make: bool) -> None:
     # A study with an evaluation of its own may have left answers to more or fewer prompts of the
     # world, and two runs compare over the same ones only.
+    others = [run for run in runs if not _has_own_answers(run)]
+    if not make:
+        refuse_missing(
+            "answers to just the prompts of the world that its training had",
+            [run.name for run in others],
+        )
+    for run in others:
+        evaluate(run, run.info["config"]["eval_prompts"])
+
+
+def _has_own_answers(run: Run) -> bool:
     own = run.info["config"]
-    if own["model"] == "world" and own["eval_prompts"]:
-        judged = run.table("judgements/gold-world.parquet")["prompt_id"].nunique()
-        if judged != own["eval_prompts"]:
-            evaluate(run, own["eval_prompts"])
+    if own["model"] != "world" or not own["eval_prompts"]:
+        return True
+    judged = run.table("judgements/gold-world.parquet")["prompt_id"].nunique()
+    return bool(judged == own["eval_prompts"])
 
 
 def open_report(config: StudyConfig) -> Run:
@@ -177,9 +205,37 @@ def open_report(config: StudyConfig) -> Run:
     return create_run(project_path(config.runs_dir), config.name, info)
 
 
-def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> None:
-    """Write down which runs the report is computed from, by label."""
+def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:
+    """Write down which runs the report is computed from, by label; what they are, in a sentence."""
     report.update_info(runs={label: [run.name for run in own] for label, own in runs.items()})
+    return _what_they_are([run for own in runs.values() for run in own])
+
+
+def _what_they_are(runs: Sequence[Run]) -> str:
+    known = list({run.path: run for run in runs}.values())
+    configs = [run.info["config"] for run in known]
+    steps = [int(run.info["trained_steps"]) for run in known]
+    models, sources = (
+        ", ".join(sorted({PurePath(str(config[name])).name for config in configs}))
+        for name in ("model", "data")
+    )
+    seeds = sorted({int(config["seed"]) for config in configs})
+    text = (
+        f"{len(known)} training run{'s' if len(known) > 1 else ''} of the model {models} on pairs "
+        f"of {sources}: {_span([run.info['data']['rows'] for run in known])} pairs and "
+        f"{_span(steps)} steps each, seed{'s' if len(seeds) > 1 else ''} "
+        f"{', '.join(map(str, seeds))}."
+    )
+    if min(steps) < FEW_STEPS:
+        text += (
+            f" In fewer than {FEW_STEPS} steps little is learnt: this shows that it runs, no more."
+        )
+    return text
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def keep(report: Run, **tables: pd.DataFrame) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import Field, model_validator
 
 from plc_core.analysis.paper import published
+from plc_core.data import Pairs
 from plc_core.engine.config import Objective
 from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
 from plc_core.evaluation.kl_matching import Judged
-from plc_core.evaluation.probe import Calibrated, corrupted_pairs, held_out_pairs, score_probe
+from plc_core.evaluation.probe import (
+    Calibrated,
+    check_probe,
+    corrupted_pairs,
+    held_out_pairs,
+    score_probe,
+)
 from plc_core.experiments.hard_pairs import shadow_name
 from plc_core.experiments.label_noise import (
     CONTROL,
@@ -98,14 +105,10 @@ def clean_runs(config: StudyConfig, methods: Sequence[str]) -> dict[str, list[Ru
     return {shadow_name(m): ready[m] for m in methods}
 
 
-def held_out_scores(runs: dict[str, list[Run]], count: int) -> dict[str, pd.DataFrame]:
+def held_out_scores(config: WeakGapConfig, runs: dict[str, list[Run]]) -> dict[str, pd.DataFrame]:
     """The routing of held-out pairs by policy, seeds one below the other."""
-    return {
-        method: _stacked(
-            [score_probe(run, f"held-out-{count}", held_out_pairs(run, count)) for run in own]
-        )
-        for method, own in runs.items()
-    }
+    count = config.held_out
+    return _probed(config, runs, f"held-out-{count}", lambda run: held_out_pairs(run, count))
 
 
 def tie_runs(config: ExactTieConfig) -> TieRuns:
@@ -123,6 +126,7 @@ def tie_runs(config: ExactTieConfig) -> TieRuns:
         {rate: (own[spotlight], [own["DPO"]]) for rate, own in runs.items()},
         {rate: {"tie_rate": rate} for rate in rates},
         judged,
+        {rate: f"KL control at {rate:.0%} ties" for rate in rates},
     )
     for rate, control in controls.items():
         runs[rate][CONTROL] = control.runs
@@ -172,18 +176,27 @@ def tie_sentence(table: pd.DataFrame, found: TieRuns) -> str:
     )
 
 
-def tie_set_scores(found: TieRuns, rate: float) -> dict[str, pd.DataFrame]:
-    """How clean policies route the set with `rate` ties, which PLC-DPO and DPO never saw."""
+def tie_set_scores(config: ExactTieConfig, found: TieRuns) -> dict[str, pd.DataFrame]:
+    """How clean policies route the set with `probe_rate` ties, which PLC-DPO and DPO never saw."""
+    rate = config.probe_rate
     clean = {
         found.spotlight: found.runs[0.0][found.spotlight],
         "DPO (shadow)": found.runs[0.0]["DPO"],
     }
-    name = f"ties-{rate:g}"
+    return _probed(config, clean, f"ties-{rate:g}", lambda run: corrupted_pairs(run, tie_rate=rate))
+
+
+def _probed(
+    config: StudyConfig,
+    runs: Mapping[str, Sequence[Run]],
+    name: str,
+    pairs_of: Callable[[Run], Pairs],
+) -> dict[str, pd.DataFrame]:
+    for run in (run for own in runs.values() for run in own):
+        check_probe(run, name, config.make)
     return {
-        method: _stacked(
-            [score_probe(run, name, corrupted_pairs(run, tie_rate=rate)) for run in own]
-        )
-        for method, own in clean.items()
+        method: _stacked([score_probe(run, name, pairs_of(run), config.make) for run in own])
+        for method, own in runs.items()
     }
 
 

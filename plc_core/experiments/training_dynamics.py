@@ -101,6 +101,7 @@ def published_dynamics() -> pd.DataFrame:
     """What the paper says of its checkpoints on HH-RLHF; it prints no curve's numbers."""
     claims = published("claims", dataset="HH-RLHF")
     numbers = claims.set_index("quantity")[["value", "low", "high"]]
+    numbers = numbers.set_axis(["value", "from", "to"], axis=1)  # a range of methods, no interval
     return numbers.map(lambda value: "–" if pd.isna(value) else f"{value:g}")
 
 
@@ -117,7 +118,7 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
         )
         ends = later.loc[later.groupby("method")["step"].idxmax()]
         below = list(ends[ends["high"] < 50]["method"].map(str))
-        falls = f"{' and '.join(below)} end below SFT" if below else "nobody ends below SFT"
+        falls = f"below SFT ends {', '.join(below) or 'nobody'}"
         share = f"{near['share'].iloc[0]:.0%} of training"
         parts.append(f"in {decoding} decoding {said} against SFT at {share}, and {falls}")
     own = claim("in-domain win rate of PLC-DPO at that checkpoint")

@@ -66,6 +66,16 @@ def resolve(root: Path | str, name: str) -> Path:
     return path
 
 
+def check_root(root: Path) -> None:
+    """Make the folder of runs where it is not there; RunError where none can be written there."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{root} cannot hold runs: {error.strerror}.") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise RunError(f"{root} cannot hold runs: you may not write there.")
+
+
 def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
     """Make the folder of a new run and write run.json; RunError where the name is taken.
 
@@ -74,10 +84,7 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
     that one is kept aside: see `plc_core.runs.earlier`).
     """
     path = resolve(root, name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path.parent} cannot hold runs: {error.strerror}.") from None
+    check_root(path.parent)
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
     if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
         # Tables of earlier parameters may not pass for these. The report of a notebook that a

@@ -26,7 +26,7 @@ def reliability(found: Mapping[str, Mapping[str, Calibration]]) -> go.Figure:
     """
     columns = [c for c in FORECASTS if any(c in own and own[c].n for own in found.values())]
     if not columns:
-        return empty("No pair with a known state has been visited yet.", 340)
+        return empty("No pair has a known true state.", 120)
     titles = [f"{column}, of {FORECASTS[column]} pairs" for column in columns]
     figure = make_subplots(
         rows=1, cols=len(columns), subplot_titles=titles, horizontal_spacing=0.07
@@ -109,7 +109,7 @@ def state_confusion(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
     """
     known = {name: table for name, table in tables.items() if table["of"].any()}
     if not known:
-        return empty("No pair with a known state has been visited yet.", 260)
+        return empty("No pair has a known true state.", 120)
     figure = make_subplots(
         rows=1, cols=len(known), subplot_titles=list(known), horizontal_spacing=0.16
     )

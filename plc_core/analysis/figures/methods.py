@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
 
 _AGAINST, _LIKE_KL = RUN_COLOURS[0], RUN_COLOURS[1]
+_SYMBOLS = ("circle", "diamond", "triangle-up")
 DECODING_COLOURS = {"greedy": RUN_COLOURS[2], "sampled": RUN_COLOURS[3]}
 """The two decodings' colours, where one picture shows both."""
 
@@ -88,13 +89,15 @@ def win_rate_against_kl(
         )  # fmt: skip
         for number, method in enumerate(methods):
             own = part[part["method"] == method]
+            # Where colours repeat the mark is another, so that no two methods look alike.
             colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+            symbol = _SYMBOLS[number // len(RUN_COLOURS) % len(_SYMBOLS)]
             figure.add_scatter(
                 x=own["kl"],
                 y=own[value],
                 error_y=_reach(own, value, f"{value}_low", f"{value}_high", colour, thickness=1),
                 mode="markers",
-                marker={"color": colour, "size": 10},
+                marker={"color": colour, "size": 10, "symbol": symbol},
                 name=method,
                 legendgroup=method,
                 showlegend=column == 1,

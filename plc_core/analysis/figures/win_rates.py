@@ -58,12 +58,15 @@ def win_rates_by_dose(table: pd.DataFrame, dose: str, title: str, control: str) 
     return finish(figure, 400).update_layout(legend_y=1.12, margin_t=84)
 
 
-def win_rate_radar(table: pd.DataFrame, panels: str, titles: dict[object, str]) -> go.Figure:
+def win_rate_radar(
+    table: pd.DataFrame, panels: str, titles: dict[object, str], control: str | None = None
+) -> go.Figure:
     """Win rates of every benchmark around a circle, one panel a value of the column `panels`.
 
     `table` has the rows of `kl_control.win_rates` by benchmark; greedy and sampled are axes of
     their own. All axes have one scale, in percent, unlike the paper's, whose rings are stretched
-    for each axis. Figure "Cross-benchmark injected-noise robustness".
+    for each axis. The method called `control` is drawn in grey dashes. Figure "Cross-benchmark
+    injected-noise robustness".
     """
     if table.empty:
         return empty("No win rate is there yet.", 380)
@@ -82,7 +85,8 @@ def win_rate_radar(table: pd.DataFrame, panels: str, titles: dict[object, str]) 
     order = list(dict.fromkeys(axes.sort_values(["decoding", "benchmark"])["axis"]))
     named: set[str] = set()
     for number, method in enumerate(dict.fromkeys(axes["method"])):
-        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        grey = method == control
+        colour = INK if grey else RUN_COLOURS[number % len(RUN_COLOURS)]
         for place, value in enumerate(values):
             rows = axes[(axes["method"] == method) & (axes[panels] == value)]
             if rows.empty:
@@ -94,7 +98,7 @@ def win_rate_radar(table: pd.DataFrame, panels: str, titles: dict[object, str]) 
                 name=method,
                 legendgroup=method,
                 showlegend=method not in named,
-                line={"color": colour, "width": 2},
+                line={"color": colour, "width": 2, "dash": "dash" if grey else "solid"},
                 hovertemplate=f"{method}, %{{theta}}: %{{r:.1f}} %<extra></extra>",
                 row=place // cols + 1,
                 col=place % cols + 1,

@@ -88,8 +88,10 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def between(value: float, low: float, high: float, digits: int = 3) -> str:
-    """A number with its interval as text, without brackets where the interval is not defined."""
+    """A number with its interval as text, saying so where the interval is not defined."""
     text = number(value, digits)
-    if text == "–" or math.isnan(low) or math.isnan(high):
+    if text == "–":
         return text
+    if math.isnan(low) or math.isnan(high):
+        return f"{text} (no interval)"
     return f"{text} [{number(low, digits)}, {number(high, digits)}]"

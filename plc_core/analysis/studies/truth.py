@@ -41,7 +41,7 @@ def against_truth(policies: Mapping[str, Frames]) -> Truth:
     known = {name: frames for name, frames in policies.items() if has_oracle(frames[1])}
     if not known:
         reason = "The true state of a pair is known in the embedded world only."
-        return Truth({}, {}, pd.DataFrame({"not computed": [reason]}), [reason])
+        return Truth({}, {}, pd.DataFrame(columns=[f"Not computed. {reason}"]), [reason])
     calibrations = {name: oracle.state_calibration(*frames) for name, frames in known.items()}
     confusions = {name: oracle.relative_states(*frames) for name, frames in known.items()}
     rows, sentences = [], []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.judges.gold import GoldJudge
+from plc_core.evaluation.judges.judgements import file_name
 from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.reward_model import RewardModelJudge
 from plc_core.files import RunError
@@ -38,6 +40,27 @@ def named_judge(name: str) -> Judge:
             raise RunError(f"The judge {name!r} needs an address, as openai:{model}@http://…/v1.")
         return LLMJudge(ChatServer(model, address, "openai"), price=_price(name, price))
     return RewardModelJudge(name, name=_short(name))
+
+
+def judge_file(name: str) -> str:
+    """The name in files of the judge of a name, which need not be there for it."""
+    api, _, rest = name.partition(":")
+    asked = rest.partition("?price=")[0]
+    if api == "anthropic":
+        return file_name(asked)
+    if api == "openai":
+        return file_name(asked.partition("@")[0])
+    return file_name(_short(name))
+
+
+def check_judges(names: Sequence[str]) -> None:
+    """RunError where two judges would write the same files."""
+    files = [judge_file(name) for name in names]
+    if twice := [file for file in files if files.count(file) > 1]:
+        raise RunError(
+            f"Two of the judges {', '.join(names)} have one name in files, {twice[0]!r}; ask one "
+            "of them in an evaluation of its own."
+        )
 
 
 def _price(name: str, text: str) -> tuple[float, float] | None:

@@ -111,6 +111,10 @@ class RewardModelJudge:
             )
         return [Score(self._store[key]["reward"]) for key in keys]
 
+    def unscored(self, answers: pd.DataFrame) -> int:
+        """How many rows of generations have no reward in the cache."""
+        return sum(content_hash(row) not in self._store for row in self._tokens(answers))
+
     def _tokens(self, answers: pd.DataFrame) -> list[list[int]]:
         """The ids of each conversation with its answer, as the model's chat template writes it."""
         sides = zip(answers["conversation"], answers["response"], strict=True)
