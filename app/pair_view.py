@@ -38,7 +38,7 @@ SHOWN = {"z": ".2f", "margin": ".3g", "weight": ".3f"}
 
 def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
     """The numbers and texts of the pair in one row of the run, nobody else's; its visits."""
-    pair, visits = read_pair(found, row), read_visits(found, row)
+    pair, visits = _read(str(found.folder), row, found)
     last = visits.iloc[-1] if len(visits) else None
     st.html(STYLE)
     known = len(visits) and "p_flip" in visits and pd.notna(visits["p_flip"].iloc[0])
@@ -58,6 +58,12 @@ def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
     st.caption(answers.note)
     _marks(run, pair)
     return visits
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _read(folder: str, row: int, _found: Digest) -> tuple[dict[str, Any], pd.DataFrame]:
+    """What the run holds of a pair, which stays on the screen while the list around it changes."""
+    return read_pair(_found, row), read_visits(_found, row)
 
 
 def pair_charts(run: Run, found: Digest, row: int, visits: pd.DataFrame) -> None:
@@ -83,7 +89,7 @@ def _figures(
         here = {str(name): value for name, value in _visits.iloc[-1].items()}
     return (
         figures.pair_trajectory(_visits, metrics(_run)),
-        figures.q_against_z(curve, here).update_layout(height=450),
+        figures.q_against_z(curve, here).update_layout(height=450, margin={"l": 60, "b": 48}),
     )
 
 

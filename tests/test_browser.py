@@ -164,9 +164,9 @@ def test_the_pairs_fit_the_screen(address: str, page: Any, width: int) -> None:
     page.goto(f"{address}/pairs?run=newer")
     expect(page.locator(".plc-text").nth(2)).to_be_visible()
     page.wait_for_timeout(500)
-    controls = page.locator(".st-key-toolbar > *").all()
+    controls = page.locator(".st-key-toolbar > *, .st-key-order > *").all()
     boxes = [box for control in controls if (box := control.bounding_box())]
-    assert len(boxes) >= 6
+    assert len(boxes) >= 8
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
     for number, one in enumerate(boxes):
         for other in boxes[number + 1 :]:
