@@ -108,7 +108,9 @@ def _agreement(scores: pd.DataFrame) -> Agreement:
 
 
 def _table(frame: pd.DataFrame, key: str) -> None:
-    st.dataframe(frame.reset_index(), key=key, hide_index=True, height="content")
+    # Of one set of pairs there is one calibration, which the box above names.
+    shown = frame.reset_index().drop(columns="calibration")
+    st.dataframe(shown, key=key, hide_index=True, height="content")
 
 
 page()

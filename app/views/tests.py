@@ -143,7 +143,7 @@ def _correlate(found: Digest) -> None:
 def _spearman(folder: str, _found: Digest, one: str, other: str) -> str:
     table = columns(_found, [one, other])
     result = spearman(table[one].to_numpy(float), table[other].to_numpy(float))
-    return f"{read_aloud(result, label(one), second=label(other))} {result}"
+    return read_aloud(result, label(one), second=label(other))
 
 
 page()
