@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
 from marking import STYLE, literal, marked, numbers_line, turn
-from reading import config_of, metrics
+from reading import config_of, metrics, shown_errors
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
@@ -142,7 +142,9 @@ def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> Non
 
 
 def _marks(run: Run, pair: dict[str, Any]) -> None:
-    found = run.findings(str(pair.get("pair_id")))
+    found = pd.DataFrame()
+    with shown_errors(run.name):
+        found = run.findings(str(pair.get("pair_id")))
     if len(found):
         st.caption("What validation found in this pair")
         for rule, reason in zip(found["rule"], found["reason"], strict=True):

@@ -779,6 +779,34 @@ def test_answers_that_are_messages_are_shown_as_their_last_turn(
     assert "&lt;b&gt;said&lt;/b&gt;" in said(app).replace("<mark>", "").replace("</mark>", "")
 
 
+def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=40, votes=True, ties=4)
+    (path / "scores").mkdir()
+    pq.write_table(pa.table({"group": ["unanimous"]}), path / "scores" / "half.parquet")
+    (path / "scores" / "none.parquet").write_text("none")
+    pq.write_table(pa.table({"rule": ["long"]}), path / "findings.parquet")
+    people = opened("views/people.py", root=tmp_path, run="run")
+    ties = opened("views/ties.py", root=tmp_path, run="run")
+    for app in (people, ties):
+        assert "lacks the column(s) calibration" in said(app).replace("\\", "")
+        assert "none.parquet cannot be read" in said(app).replace("\\", "")
+        assert len(app.get("plotly_chart")) >= 2
+    assert "unanimous" in said(people)
+    pair = opened("views/pairs.py", root=tmp_path, run="run")
+    assert "findings.parquet cannot be read" in said(pair).replace("\\", "")
+    assert len(pair.get("plotly_chart")) == 2
+
+
+def test_a_run_with_hardly_a_measure_can_be_tested(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "bare", pairs=20, scores=False)
+    shutil.rmtree(path / "visits")
+    app = opened("views/tests.py", root=tmp_path, run="bare")
+    assert "No correlation of visits with last step can be computed" in said(app)
+    assert "cannot be shown" not in said(app)
+
+
 def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "sparse", pairs=20)
     for name, drop in (("pairs", ["flipped", "oracle_state", "source"]), ("metrics", ["gamma"])):

@@ -1,5 +1,6 @@
 """The app in a real headless Chromium: the main story, clicked through."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,48 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     expect(answers.nth(3)).to_contain_text("<img src=x onerror")
     settled()
     assert page.title() != "owned"
+
+
+def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    def head_clicked() -> None:
+        page.wait_for_timeout(700)  # the table is drawn after its words
+        box = page.get_by_test_id("stDataFrame").first.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 33 + 150 + 30, box["y"] + ROW / 2)
+
+    # The head of the column that the list is sorted by: the other way round, and back.
+    page.goto(f"{address}/pairs?run=newer&sort=z")
+    for direction in ("falling", "rising", "falling"):
+        expect(page.get_by_text(f"by {direction} z").first).to_be_visible()
+        assert ("rising=1" in page.url) == (direction == "rising")
+        head_clicked()
+
+    # What one tab decides, another one shows with its next step.
+    page.goto(f"{address}/pairs?run=newer&sort=z")
+    first = _ids_by_z(runs)[-1]
+    expect(page.locator(".plc-id")).to_contain_text(first)
+    other = page.context.new_page()
+    other.goto(f"{address}/pairs?run=newer&sort=z&decision=undecided")
+    expect(other.locator(".plc-id")).to_contain_text(first)
+    page.keyboard.press("k")
+    expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "primary")
+    expect(other.get_by_text("200 of 200 pairs").first).to_be_visible()
+    other.keyboard.press("ArrowRight")
+    expect(other.get_by_text("199 of 200 pairs").first).to_be_visible()
+    page.keyboard.press("k")
+    expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "secondary")
+
+    # A run that is deleted while a pair of it is on the screen.
+    path = write_fake_run(runs, "goes", seed=5)
+    page.goto(f"{address}/pairs?run=goes")
+    expect(page.locator(".plc-id")).to_be_visible()
+    page.wait_for_timeout(500)
+    shutil.rmtree(path)
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_text("There is no run folder").first).to_be_visible()
+    expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
 def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:

@@ -48,7 +48,7 @@ def ternary(
 
     q depends on z alone (equation "posterior"), so the pairs lie on one curve.
     """
-    known = points.dropna(subset=["q_clean", "q_flip", "q_tie"])
+    known = points[np.isfinite(points[["q_clean", "q_flip", "q_tie"]].to_numpy(float)).all(axis=1)]
     if known.empty:
         return empty("No pair has been visited yet.", 430)
     figure = go.Figure()

@@ -99,6 +99,12 @@ def _visits(files: RunFiles, part: tuple[Stamp, ...]) -> tuple[dict[str, NDArray
         "file_row_number AS place FROM read_parquet($1, file_row_number = true)",
         [paths],
     )
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise RunError(
+                f"{paths[0]}, or a file after it, has {kind} in the column {name}, where numbers "
+                "are expected."
+            )
     columns = {name: table[name].to_numpy() for name in table.column_names}
     starts = np.flatnonzero(columns.pop("place") == 0)
     if len(starts) != len(paths):
