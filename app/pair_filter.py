@@ -51,10 +51,12 @@ class Asked:
         """The filter, given the decisions so far."""
         if not self.decision:
             return self.filter
+        # A decision that was taken back is none, and a note alone is none either.
+        made = {d.pair_id: d.decision for d in decisions.values() if d.decision}
         if self.decision == UNDECIDED:
-            return replace(self.filter, without=tuple(decisions))
-        wanted = (d for d in decisions.values() if self.decision in (DECIDED, d.decision))
-        return replace(self.filter, ids=tuple(d.pair_id for d in wanted))
+            return replace(self.filter, without=tuple(made))
+        wanted = (i for i, decision in made.items() if self.decision in (DECIDED, decision))
+        return replace(self.filter, ids=tuple(wanted))
 
 
 def label(name: str) -> str:

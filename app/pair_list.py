@@ -22,7 +22,7 @@ from plc_core.runs.decisions import Decision
 PAGE_ROWS = 16
 """Pairs that are listed at a time: as many as stand beside a pair on a laptop's screen."""
 
-KEY = "pairs_table"
+_HEADS = "heads_clicked"
 SCORES = ("score_chosen", "score_rejected")
 TEXTS = ("pair_id", "source", "oracle_state", "flipped", "injected_tie")
 LISTED = ["row", *TEXTS, *(name for name in NUMBERS if name not in SCORES)]
@@ -119,29 +119,34 @@ def pair_table(
         st.info("No pair matches these filters.")
         return
     ids, places = view["pair_id"].tolist(), view["row"].tolist()
+    # A browser keeps a head that was clicked as chosen, and a second click would only undo that: so
+    # another table takes the place of this one.
+    clicks = int(st.session_state.get(_HEADS, 0))
+    key = f"pairs_table_{clicks}"
 
     def selected() -> None:
-        for name in selected_columns(KEY):
+        for name in selected_columns(key):
+            st.session_state[_HEADS] = clicks + 1
             if name in columns:
                 _sort_by(name, order)
             return
-        for place in selected_rows(KEY):
+        for place in selected_rows(key):
             choose_pair(ids[place])
 
-    select_rows(KEY, [places.index(row)] if row in places else [])
+    select_rows(key, [places.index(row)] if row in places else [])
     shown = view.drop(columns="row").dropna(axis="columns", how="all")
     if "visits" in shown and (shown["visits"] == 1).all():
         # Of one visit the mean is the visit, and there is no spread.
         shown = shown.drop(columns=["visits", "mean_z"])
     if order.column in shown and order.column != "pair_id":
         shown.insert(1, order.column, shown.pop(order.column))
-    said = [decisions[i].decision or "note" if i in decisions else None for i in ids]
+    said = [_said(decisions.get(i)) for i in ids]
     if any(said):
         shown.insert(1, "decision", pd.Series(said, dtype="str", index=shown.index))
     weight = st.column_config.NumberColumn(format="%.3f", width=70)
     st.dataframe(
         shown,
-        key=KEY,
+        key=key,
         hide_index=True,
         height="content",
         row_height=29,
@@ -167,6 +172,13 @@ def pair_table(
             "oracle_state": st.column_config.TextColumn("oracle", width=65),
         },
     )
+
+
+def _said(decided: Decision | None) -> str | None:
+    """What a person said of a pair, in a word; None where nothing is left of it."""
+    if decided is None:
+        return None
+    return decided.decision or ("note" if decided.note else None)
 
 
 def _sort_by(name: str, order: Order) -> None:

@@ -492,6 +492,13 @@ def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path
     assert len(load_pairs(path / "decisions" / "cleaned.parquet")) == 20
     app.button(key="decide_flip").click().run()
     assert read_decisions(open_run(path))[pair].decision is None
+    app.selectbox(key="kept_decision").set_value("undecided").run()
+    assert "20 of 20 pairs" in said(app)
+    assert app.dataframe[0].value.set_index("pair_id")["decision"][pair] == "note"
+    app.text_input(key=f"note_run_{pair}").set_value("").run()
+    assert "decision" not in app.dataframe[0].value
+    app.selectbox(key="kept_decision").set_value("decided").run()
+    assert "No pair matches" in said(app)
     assert all(name.startswith("decisions/") for name in files_of(path) - before)
 
 

@@ -160,16 +160,21 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
 
     # What one tab decides, another one shows with its next step.
     page.goto(f"{address}/pairs?run=newer&sort=z")
-    first = _ids_by_z(runs)[-1]
+    first, decided = _ids_by_z(runs)[-1], len(read_decisions(open_run(runs / "newer")))
     expect(page.locator(".plc-id")).to_contain_text(first)
-    other = page.context.new_page()
+    other = page.context.browser.new_page(viewport={"width": 1366, "height": 768})
     other.goto(f"{address}/pairs?run=newer&sort=z&decision=undecided")
     expect(other.locator(".plc-id")).to_contain_text(first)
     page.keyboard.press("k")
     expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "primary")
-    expect(other.get_by_text("200 of 200 pairs").first).to_be_visible()
+    for tab in (page, other):
+        expect(tab.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+    before = len(pd.read_parquet(runs / "newer" / "pairs.parquet")) - decided
+    expect(other.get_by_text(f"{before} of 200 pairs").first).to_be_visible()
     other.keyboard.press("ArrowRight")
-    expect(other.get_by_text("199 of 200 pairs").first).to_be_visible()
+    expect(other.get_by_text(f"{before - 1} of 200 pairs").first).to_be_visible()
     page.keyboard.press("k")
     expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "secondary")
 
