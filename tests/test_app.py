@@ -760,6 +760,18 @@ def test_the_list_marks_runs_whose_files_are_damaged(
     assert sentence in said(opened(PAGES[0], root=tmp_path, run="broken")).replace("\\", "")
 
 
+def test_the_list_sees_when_a_file_was_written_to_its_end(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "live", pairs=20, state="running")
+    file = next((path / "visits").iterdir())
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    app = opened(PAGES[0], root=tmp_path, run="live")
+    assert "is cut short" in said(app)
+    file.write_bytes(whole)
+    app.run()
+    assert "is cut short" not in said(app)
+
+
 def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "nan", pairs=40, epochs=2)
     for file in (path / "visits").iterdir():
