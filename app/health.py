@@ -20,12 +20,14 @@ _TABLES = ("metrics.parquet", "pairs.parquet", "visits")
 def damage(run: RunSummary) -> str | None:
     """What is wrong with the files of a run whose record can be read, as a sentence; else None.
 
-    Only their ends are read, and again only where one was changed.
+    Only their ends are read, and again only where one was changed or damaged: a file that was cut
+    short may since have been written to its end, and its folder does not tell.
     """
     if run.problem is not None or run.kind in WITHOUT_PAIRS or run.kind == "?":
         return None
     stamps = tuple(_stamp(run.path / name) for name in _TABLES)
-    return _damage(run.path, stamps, run.state == "done")
+    done = run.state == "done"
+    return _damage(run.path, stamps, done) and _damage.__wrapped__(run.path, stamps, done)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

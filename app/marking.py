@@ -34,6 +34,7 @@ STYLE = """<style>
 .plc-line b {font-size: 1.02rem; font-weight: 600; font-variant-numeric: tabular-nums}
 .plc-q {display: flex; width: 9rem; height: .7rem; border-radius: .35rem; overflow: hidden;
   gap: 2px}
+.plc-key {display: inline-block; width: .6rem; height: .6rem; border-radius: .15rem}
 .plc-id {font-family: monospace; font-size: .85rem; margin-bottom: .25rem; user-select: all;
   overflow-wrap: anywhere}
 .plc-prompt {max-height: 11rem; overflow-y: auto}
@@ -75,8 +76,8 @@ def numbers_line(shown: Mapping[str, str], q: Mapping[str, float]) -> str:
         for state, value in q.items()
     )
     items = [
-        f'<div><span style="color:{STATE_COLOURS[state]};opacity:1">q_{state}</span> '
-        f"<b>{value:.3f}</b></div>"
+        f'<div><i class="plc-key" style="background:{STATE_COLOURS[state]}"></i> '
+        f"<span>q_{state}</span> <b>{value:.3f}</b></div>"
         for state, value in q.items()
     ]
     items += [

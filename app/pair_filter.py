@@ -1,14 +1,14 @@
-"""The filters and the order of the page of pairs."""
+"""The filters of the page of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 from export_box import export_box
 from marking import plain
-from state import FLAG, RANGE, TEXT, TEXTS, kept, set_kept, value_of
+from state import RANGE, TEXT, TEXTS, kept, set_kept, value_of
 
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.queries import (
@@ -42,16 +42,21 @@ UNDECIDED, DECIDED = "undecided", "decided"
 
 @dataclass(frozen=True)
 class Asked:
-    """Which pairs, in which order, and that order in words."""
+    """Which pairs: those of a filter, and of them those with a decision, where one is asked for."""
 
     filter: Filter
-    order: str
-    descending: bool
+    decision: str
 
-    @property
-    def words(self) -> str:
-        """The order in words."""
-        return f"{'falling' if self.descending else 'rising'} {label(self.order)}"
+    def given(self, decisions: Mapping[str, Decision]) -> Filter:
+        """The filter, given the decisions so far."""
+        if not self.decision:
+            return self.filter
+        # A decision that was taken back is none, and a note alone is none either.
+        made = {d.pair_id: d.decision for d in decisions.values() if d.decision}
+        if self.decision == UNDECIDED:
+            return replace(self.filter, without=tuple(made))
+        wanted = (i for i, decision in made.items() if self.decision in (DECIDED, decision))
+        return replace(self.filter, ids=tuple(wanted))
 
 
 def label(name: str) -> str:
@@ -59,8 +64,8 @@ def label(name: str) -> str:
     return LABELS.get(name, name)
 
 
-def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Asked:
-    """The filters and the order, drawn in a row that wraps; all of them stand in the URL."""
+def asked_for(run: Run, found: Digest) -> Asked:
+    """The filters, drawn in a row that wraps; all of them stand in the URL."""
     numbers = [name for name in NUMBERS if name in found.columns]
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar")
     words = bar.text_input(
@@ -68,8 +73,8 @@ def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Ask
         key=kept("q", "", TEXT),
         placeholder="press Enter",
         help="In prompts and answers, in any case. All texts of the run are read for it.",
-        on_change=_first_page,
-        width=215,
+        on_change=first_page,
+        width=300,
     )
     sources = values(found, "source")
     if len(sources) > 1:
@@ -78,7 +83,7 @@ def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Ask
             sources,
             key=kept("source", [], TEXTS, sources),
             placeholder="All",
-            on_change=_first_page,
+            on_change=first_page,
             width=200,
         )
     else:
@@ -90,7 +95,7 @@ def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Ask
         key=kept("label", "", TEXT, markers),
         format_func=lambda m: m or "Any",
         help="What injected corruption did to the pair",
-        on_change=_first_page,
+        on_change=first_page,
         width=130,
     )
     choices = ["", UNDECIDED, DECIDED, *DECISIONS]
@@ -99,39 +104,22 @@ def asked_for(run: Run, found: Digest, decisions: Mapping[str, Decision]) -> Ask
         choices,
         key=kept("decision", "", TEXT, choices),
         format_func=lambda d: d or "Any",
-        on_change=_first_page,
+        on_change=first_page,
         width=130,
     )
     ranges, states, marks = _more(bar, found, numbers)
-    columns = ["pair_id", *numbers] if numbers else ["row"]
-    first = "correction" if "correction" in numbers else columns[-1]
-    by = bar.selectbox(
-        "Sort by",
-        columns,
-        key=kept("sort", first, TEXT, columns),
-        format_func=label,
-        on_change=_first_page,
-        width=150,
-    )
-    rising = bar.toggle("Rising", key=kept("rising", False, FLAG), on_change=_first_page)
     with bar:
         export_box(run)
     rows = _rows(run, words) if words else None
-    ids = None
-    undecided = decision == UNDECIDED
-    if decision and not undecided:
-        ids = tuple(d.pair_id for d in decisions.values() if decision in (DECIDED, d.decision))
     chosen = Filter(
         ranges=ranges,
         sources=tuple(picked),
         states=states,
         marks=marks,
         marker=marked or None,
-        ids=ids,
-        without=tuple(decisions) if undecided else (),
         rows=rows,
     )
-    return Asked(chosen, by, not rising)
+    return Asked(chosen, decision)
 
 
 def _more(
@@ -144,7 +132,7 @@ def _more(
     in_use += len(value_of("mark") or [])
     with place.popover(f"Ranges · {in_use}" if in_use else "Ranges", width=115):
         chosen = st.multiselect(
-            "Numbers between", numbers, key=chosen_key, format_func=label, on_change=_first_page
+            "Numbers between", numbers, key=chosen_key, format_func=label, on_change=first_page
         )
         ranges = []
         for name in chosen:
@@ -165,7 +153,7 @@ def _more(
             )
             if (a, b) != given:
                 set_kept(f"in_{name}", (a, b))
-                _first_page()
+                first_page()
                 st.rerun()
             if (a, b) != limits:
                 ranges.append((name, float(a), float(b)))
@@ -174,13 +162,13 @@ def _more(
         if states:
             key = kept("state", [], TEXTS, states)
             picked = st.multiselect(
-                "True state", states, key=key, placeholder="All", on_change=_first_page
+                "True state", states, key=key, placeholder="All", on_change=first_page
             )
         found_marks: list[str] = []
         if marks:
             key = kept("mark", [], TEXTS, marks)
             found_marks = st.multiselect(
-                "Marked by validation as", marks, key=key, on_change=_first_page
+                "Marked by validation as", marks, key=key, on_change=first_page
             )
     return tuple(ranges), tuple(picked), tuple(found_marks)
 
@@ -213,5 +201,6 @@ def _markers(folder: str, _found: Digest) -> list[str]:
     return [marker for marker in MARKERS if count(_found, Filter(marker=marker))]
 
 
-def _first_page() -> None:
+def first_page() -> None:
+    """Show the first page of the list, as another list begins."""
     set_kept("page", 1)

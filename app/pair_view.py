@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
 from marking import STYLE, literal, marked, numbers_line, turn
-from reading import config_of, metrics
+from reading import config_of, metrics, shown_errors
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
@@ -38,7 +38,7 @@ SHOWN = {"z": ".2f", "margin": ".3g", "weight": ".3f"}
 
 def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
     """The numbers and texts of the pair in one row of the run, nobody else's; its visits."""
-    pair, visits = read_pair(found, row), read_visits(found, row)
+    pair, visits = _read(str(found.folder), row, found)
     last = visits.iloc[-1] if len(visits) else None
     st.html(STYLE)
     known = len(visits) and "p_flip" in visits and pd.notna(visits["p_flip"].iloc[0])
@@ -58,6 +58,12 @@ def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
     st.caption(answers.note)
     _marks(run, pair)
     return visits
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _read(folder: str, row: int, _found: Digest) -> tuple[dict[str, Any], pd.DataFrame]:
+    """What the run holds of a pair, which stays on the screen while the list around it changes."""
+    return read_pair(_found, row), read_visits(_found, row)
 
 
 def pair_charts(run: Run, found: Digest, row: int, visits: pd.DataFrame) -> None:
@@ -83,7 +89,7 @@ def _figures(
         here = {str(name): value for name, value in _visits.iloc[-1].items()}
     return (
         figures.pair_trajectory(_visits, metrics(_run)),
-        figures.q_against_z(curve, here).update_layout(height=450),
+        figures.q_against_z(curve, here).update_layout(height=450, margin={"l": 60, "b": 48}),
     )
 
 
@@ -136,7 +142,9 @@ def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> Non
 
 
 def _marks(run: Run, pair: dict[str, Any]) -> None:
-    found = run.findings(str(pair.get("pair_id")))
+    found = pd.DataFrame()
+    with shown_errors(run.name):
+        found = run.findings(str(pair.get("pair_id")))
     if len(found):
         st.caption("What validation found in this pair")
         for rule, reason in zip(found["rule"], found["reason"], strict=True):

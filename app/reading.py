@@ -209,7 +209,11 @@ def probes(run: Run) -> list[str]:
 
 
 def probe_scores(run: Run, name: str) -> pd.DataFrame:
-    """The zero-shot routing of a probe; RunError where its file leads elsewhere."""
+    """The zero-shot routing of a probe; RunError where its file is none, or leads elsewhere."""
     path = run.path / "scores" / f"{name}.parquet"
     refuse_links(run.path, [path])
-    return read_table(path).to_pandas()
+    table = read_table(path).to_pandas()
+    needed = ("calibration", "margin", "q_clean", "q_flip", "q_tie")
+    if missing := [column for column in needed if column not in table]:
+        raise RunError(f"{path} lacks the column(s) {', '.join(missing)}; the probe was left out.")
+    return table

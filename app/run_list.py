@@ -25,7 +25,7 @@ TALLEST_TABLE = 8
 
 def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """The runs that match the words and states of the two filters, which are drawn here."""
-    left, right = st.columns([0.4, 0.6], vertical_alignment="bottom")
+    left, right = st.columns([0.4, 0.6], vertical_alignment="top")
     words = left.text_input(
         "Filter", key=kept("filter", "", TEXT), placeholder="name, objective, recipe …"
     )

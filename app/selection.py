@@ -86,13 +86,19 @@ def pick_run(root: Path) -> str | None:
 def select_rows(key: str, rows: list[int]) -> None:
     """Let the table `key` show these rows as selected, when it does not already."""
     state = st.session_state.get(key)
-    if state is None or list(state["selection"]["rows"]) != rows:
-        st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    kept = {"rows": rows, "columns": [], "cells": []}
+    if state is None or {name: list(state["selection"][name]) for name in kept} != kept:
+        st.session_state[key] = {"selection": kept}
 
 
 def selected_rows(key: str) -> list[int]:
     """The rows that the user selected in the table `key`."""
     return list(st.session_state[key]["selection"]["rows"])
+
+
+def selected_columns(key: str) -> list[str]:
+    """The columns that the user selected in the table `key`, by name."""
+    return list(st.session_state[key]["selection"]["columns"])
 
 
 def point_clicked(key: str) -> None:

@@ -1,14 +1,17 @@
 """Time the inspector on a huge run, in Chromium: `python -m tests.measure_inspector FOLDER`.
 
-FOLDER is where `python -m tests.huge_run FOLDER` wrote the run "huge". Times are from the action
-until the script has ended and the page shows it; beside them stand the server's CPU seconds, which
-other work on the machine does not lengthen, and its resident memory.
+FOLDER is where `python -m tests.huge_run FOLDER` wrote the run "huge". Times are from the click or
+key until the script has ended, the page shows it and a frame is drawn after that; beside them stand
+the CPU seconds of server and browser, which other work on the machine lengthens less, and the
+server's resident memory; last, the largest of the process that reads the visits.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +22,14 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 
-REPEATS = 3
+REPEATS = 5
+SETTLED = (
+    "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
+)
+DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+SAID = ".st-key-split [data-testid=stCaptionContainer]"
+"""How many pairs the list has, and in which order."""
+CHANGED = "([where, before]) => document.querySelector(where).innerText !== before"
 
 
 def main() -> None:
@@ -37,29 +47,53 @@ def main() -> None:
         inspector(options.runs, PLC_CACHE=cache) as address,
     ):
         server = _server(address)
+        reader = Peak(server)
+        reader.start()
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         page = browser.new_page(viewport={"width": 1366, "height": 768})
 
         def settled() -> None:
-            app = page.get_by_test_id("stApp")
-            expect(app).to_have_attribute("data-test-script-state", "notRunning")
+            # Asked at every frame: `expect` asks ever more seldom, up to a second apart.
+            page.wait_for_function(SETTLED)
+            page.evaluate(DRAWN)
 
-        def report(name: str, act: Callable[[int], Any], repeats: int = REPEATS) -> None:
-            times, work = [], []
+        def report(
+            name: str,
+            act: Callable[[int], Any],
+            repeats: int = REPEATS,
+            before: Callable[[int], Any] = lambda number: None,
+        ) -> None:
+            times, work, drawing = [], [], []
             for number in range(repeats):
-                started, before = time.perf_counter(), sum(server.cpu_times()[:2])
+                before(number)
+                page.wait_for_timeout(300)
+                started, used, drew = time.perf_counter(), _cpu(server), _cpu(*_chromium())
                 act(number)
                 settled()
                 times.append(time.perf_counter() - started)
-                work.append(sum(server.cpu_times()[:2]) - before)
-            seconds, cpu = (sorted(values)[repeats // 2] for values in (times, work))
+                work.append(_cpu(server) - used)
+                drawing.append(_cpu(*_chromium()) - drew)
+            seconds, cpu, drew = (sorted(values)[repeats // 2] for values in (times, work, drawing))
             memory = server.memory_info().rss / 1e6
-            print(f"{name:<44}{seconds:6.2f} s   server {cpu:5.2f} CPU s   {memory:5.0f} MB")  # noqa: T201
+            print(  # noqa: T201
+                f"{name:<48}{seconds:6.2f} s   CPU s: server {cpu:5.2f}, browser {drew:5.2f}"
+                f"   {memory:5.0f} MB",
+                flush=True,
+            )
 
-        def choose(label: str, options: list[str], number: int) -> None:
-            page.get_by_role("combobox", name=label).click()
-            page.get_by_role("option", name=options[number % len(options)], exact=True).click()
-            page.wait_for_timeout(50)
+        def chooser(label: str, options: list[str]) -> dict[str, Callable[[int], Any]]:
+            """Open a box of choices, and then click one of them."""
+
+            def choose(number: int) -> None:
+                said = page.locator(SAID).first.inner_text()
+                option = options[number % len(options)]
+                page.get_by_role("option", name=option, exact=True).click()
+                page.wait_for_function(CHANGED, arg=[SAID, said])
+
+            return {
+                "before": lambda number: page.get_by_role("combobox", name=label).click(),
+                "act": choose,
+            }
 
         def shown(url: str, text: str) -> None:
             page.goto(f"{address}{url}")
@@ -81,13 +115,13 @@ def main() -> None:
         )
         report("routing", lambda _: shown(f"/routing?run={options.run}", "Correction by phase"))
         report("pairs", lambda _: shown(f"/pairs?run={options.run}", "Where it stands"))
-        report("a filter", lambda n: choose("Label", ["swapped", "not swapped"], n))
-        report("a sort", lambda n: choose("Sort by", ["z", "margin", "q_tie"], n))
+        report("a filter", **chooser("Label", ["swapped", "not swapped", "Any"]))
+        report("a sort", **chooser("Sort by", ["z", "margin", "q_tie", "sd of z", "pair_id"]))
 
         def next_pair(_: int) -> None:
             shown_now = page.locator(".plc-id").inner_text()
             page.keyboard.press("ArrowRight")
-            expect(page.locator(".plc-id")).not_to_have_text(shown_now)
+            page.wait_for_function(CHANGED, arg=[".plc-id", shown_now])
 
         page.get_by_role("heading", name="Pairs").click()  # keys are not for a box of choices now
         report("the next pair", next_pair)
@@ -105,6 +139,49 @@ def main() -> None:
         report("a search: the first pairs", first_found, 1)
         report("... until all are counted", lambda _: expect(searching).to_have_count(0), 1)
         browser.close()
+    print(  # noqa: T201
+        f"the process that reads the visits: at most {reader.most / 1e6:.0f} MB, "
+        f"with the server beside it {reader.most_together / 1e6:.0f} MB; "
+        f"the server alone at most {reader.most_alone / 1e6:.0f} MB"
+    )
+
+
+class Peak(threading.Thread):
+    """The largest resident memory of a server and of its child, looked at while they live.
+
+    Attributes:
+        most, most_alone, most_together: bytes of the child, of the server, and of both at once.
+    """
+
+    def __init__(self, server: psutil.Process) -> None:
+        super().__init__(daemon=True)
+        self.server = server
+        self.most = self.most_alone = self.most_together = 0
+
+    def run(self) -> None:
+        """Look twenty times a second."""
+        with contextlib.suppress(psutil.Error):
+            while self.server.is_running():
+                alone, child = self.server.memory_info().rss, 0
+                with contextlib.suppress(psutil.Error):
+                    child = sum(each.memory_info().rss for each in self.server.children())
+                self.most, self.most_alone = max(self.most, child), max(self.most_alone, alone)
+                self.most_together = max(self.most_together, alone + child)
+                time.sleep(0.05)
+
+
+def _cpu(*processes: psutil.Process) -> float:
+    """CPU seconds of processes so far."""
+    spent = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            spent += sum(process.cpu_times()[:2])
+    return spent
+
+
+def _chromium() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "chrom" in child.name()]
 
 
 def _server(address: str) -> psutil.Process:

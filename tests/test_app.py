@@ -492,6 +492,13 @@ def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path
     assert len(load_pairs(path / "decisions" / "cleaned.parquet")) == 20
     app.button(key="decide_flip").click().run()
     assert read_decisions(open_run(path))[pair].decision is None
+    app.selectbox(key="kept_decision").set_value("undecided").run()
+    assert "20 of 20 pairs" in said(app)
+    assert app.dataframe[0].value.set_index("pair_id")["decision"][pair] == "note"
+    app.text_input(key=f"note_run_{pair}").set_value("").run()
+    assert "decision" not in app.dataframe[0].value
+    app.selectbox(key="kept_decision").set_value("decided").run()
+    assert "No pair matches" in said(app)
     assert all(name.startswith("decisions/") for name in files_of(path) - before)
 
 
@@ -753,6 +760,18 @@ def test_the_list_marks_runs_whose_files_are_damaged(
     assert sentence in said(opened(PAGES[0], root=tmp_path, run="broken")).replace("\\", "")
 
 
+def test_the_list_sees_when_a_file_was_written_to_its_end(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "live", pairs=20, state="running")
+    file = next((path / "visits").iterdir())
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    app = opened(PAGES[0], root=tmp_path, run="live")
+    assert "is cut short" in said(app)
+    file.write_bytes(whole)
+    app.run()
+    assert "is cut short" not in said(app)
+
+
 def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "nan", pairs=40, epochs=2)
     for file in (path / "visits").iterdir():
@@ -777,6 +796,34 @@ def test_answers_that_are_messages_are_shown_as_their_last_turn(
     pq.write_table(table, path / "pairs.parquet")
     app = opened("views/pairs.py", root=tmp_path, run="messages")
     assert "&lt;b&gt;said&lt;/b&gt;" in said(app).replace("<mark>", "").replace("</mark>", "")
+
+
+def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=40, votes=True, ties=4)
+    (path / "scores").mkdir()
+    pq.write_table(pa.table({"group": ["unanimous"]}), path / "scores" / "half.parquet")
+    (path / "scores" / "none.parquet").write_text("none")
+    pq.write_table(pa.table({"rule": ["long"]}), path / "findings.parquet")
+    people = opened("views/people.py", root=tmp_path, run="run")
+    ties = opened("views/ties.py", root=tmp_path, run="run")
+    for app in (people, ties):
+        assert "lacks the column(s) calibration" in said(app).replace("\\", "")
+        assert "none.parquet cannot be read" in said(app).replace("\\", "")
+        assert len(app.get("plotly_chart")) >= 2
+    assert "unanimous" in said(people)
+    pair = opened("views/pairs.py", root=tmp_path, run="run")
+    assert "findings.parquet cannot be read" in said(pair).replace("\\", "")
+    assert len(pair.get("plotly_chart")) == 2
+
+
+def test_a_run_with_hardly_a_measure_can_be_tested(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "bare", pairs=20, scores=False)
+    shutil.rmtree(path / "visits")
+    app = opened("views/tests.py", root=tmp_path, run="bare")
+    assert "No correlation of visits with last step can be computed" in said(app)
+    assert "cannot be shown" not in said(app)
 
 
 def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -> None:

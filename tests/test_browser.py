@@ -1,5 +1,6 @@
 """The app in a real headless Chromium: the main story, clicked through."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,53 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     assert page.title() != "owned"
 
 
+def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    def head_clicked() -> None:
+        page.wait_for_timeout(700)  # the table is drawn after its words
+        box = page.get_by_test_id("stDataFrame").first.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 33 + 150 + 30, box["y"] + ROW / 2)
+
+    # The head of the column that the list is sorted by: the other way round, and back.
+    page.goto(f"{address}/pairs?run=newer&sort=z")
+    for direction in ("falling", "rising", "falling"):
+        expect(page.get_by_text(f"by {direction} z").first).to_be_visible()
+        assert ("rising=1" in page.url) == (direction == "rising")
+        head_clicked()
+
+    # What one tab decides, another one shows with its next step.
+    page.goto(f"{address}/pairs?run=newer&sort=z")
+    first, decided = _ids_by_z(runs)[-1], len(read_decisions(open_run(runs / "newer")))
+    expect(page.locator(".plc-id")).to_contain_text(first)
+    other = page.context.browser.new_page(viewport={"width": 1366, "height": 768})
+    other.goto(f"{address}/pairs?run=newer&sort=z&decision=undecided")
+    expect(other.locator(".plc-id")).to_contain_text(first)
+    page.keyboard.press("k")
+    expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "primary")
+    for tab in (page, other):
+        expect(tab.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+    before = len(pd.read_parquet(runs / "newer" / "pairs.parquet")) - decided
+    expect(other.get_by_text(f"{before} of 200 pairs").first).to_be_visible()
+    other.keyboard.press("ArrowRight")
+    expect(other.get_by_text(f"{before - 1} of 200 pairs").first).to_be_visible()
+    page.keyboard.press("k")
+    expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "secondary")
+
+    # A run that is deleted while a pair of it is on the screen.
+    path = write_fake_run(runs, "goes", seed=5)
+    page.goto(f"{address}/pairs?run=goes")
+    expect(page.locator(".plc-id")).to_be_visible()
+    page.wait_for_timeout(500)
+    shutil.rmtree(path)
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_text("There is no run folder").first).to_be_visible()
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
 def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:
     from playwright.sync_api import expect
 
@@ -164,9 +212,9 @@ def test_the_pairs_fit_the_screen(address: str, page: Any, width: int) -> None:
     page.goto(f"{address}/pairs?run=newer")
     expect(page.locator(".plc-text").nth(2)).to_be_visible()
     page.wait_for_timeout(500)
-    controls = page.locator(".st-key-toolbar > *").all()
+    controls = page.locator(".st-key-toolbar > *, .st-key-order > *").all()
     boxes = [box for control in controls if (box := control.bounding_box())]
-    assert len(boxes) >= 6
+    assert len(boxes) >= 8
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
     for number, one in enumerate(boxes):
         for other in boxes[number + 1 :]:

@@ -200,6 +200,10 @@ def test_damaged_and_missing_visits_are_sentences(tmp_path: Path) -> None:
     write_table(file, whole.drop_columns("z"))
     with pytest.raises(RunError, match=r"lacks the column\(s\) z"):
         digest(open_run(path))
+    words = pa.array(["none"] * len(whole))
+    write_table(file, whole.set_column(whole.column_names.index("z"), "z", words))
+    with pytest.raises(RunError, match="string in the column z, where numbers are expected"):
+        digest(open_run(path))
     file.write_bytes(b"PAR1 half")
     with pytest.raises(RunError, match="is cut short or no Parquet file"):
         digest(open_run(path))
@@ -207,6 +211,28 @@ def test_damaged_and_missing_visits_are_sentences(tmp_path: Path) -> None:
     file.symlink_to("/etc/hostname")
     with pytest.raises(RunError, match="is a link"):
         digest(open_run(path))
+
+
+def test_columns_of_other_makers_do_not_hide_those_of_the_digest(tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "odd", pairs=40)
+    whole = digest(open_run(path))
+    table = pq.read_table(path / "pairs.parquet")
+    for name in ("hash", "Z", "Margin", "votes_tie", "Row", 'with "quotes"'):
+        table = table.append_column(name, pa.array(np.arange(40) * 1.5))
+    write_table(path / "pairs.parquet", table)
+    odd = digest(open_run(path))
+    assert set(odd.columns) - set(whole.columns) == {'with "quotes"'}
+    for column in ("z", "margin"):
+        orders = [queries.ordered(found, Filter(), column, True) for found in (whole, odd)]
+        assert orders[0].tolist() == orders[1].tolist()
+    write_table(path / "pairs.parquet", table.append_column("file_row_number", pa.array(range(40))))
+    with pytest.raises(RunError, match="give that column another name"):
+        digest(open_run(path))
+
+
+def test_an_id_that_no_file_can_hold_is_not_found(found: Digest) -> None:
+    assert queries.row_of(found, "\ud800") is None
+    assert queries.row_of(found, "") is None
 
 
 def test_orders_are_whole_and_the_same_each_time(found: Digest, pairs: pd.DataFrame) -> None:
@@ -466,6 +492,8 @@ def test_the_bench_tests_as_the_statistics_do(found: Digest, pairs: pd.DataFrame
 def test_figures_bear_runs_without_visits_or_spread(found: Digest) -> None:
     nothing = pd.DataFrame({n: [np.nan] for n in ("q_clean", "q_flip", "q_tie", "z", "mean_z")})
     assert "No pair has been visited" in ternary(nothing, nothing[:0], None, 1).to_json()
+    endless = nothing.fillna(np.inf)
+    assert "No pair has been visited" in ternary(endless, nothing[:0], None, 1).to_json()
     points = queries.sample(
         found, Filter(), ["pair_id", "z", "mean_z", "sd_z", "q_flip", "visits"], 99
     )

@@ -87,7 +87,9 @@ def _scores(run: Run, found: Digest) -> pd.DataFrame | None:
     choices = [OWN] if "vote_group" in found.columns else []
     tables = {}
     for name in probes(run):
-        table = probe_scores(run, name)
+        table = pd.DataFrame()
+        with shown_errors(run.name):
+            table = probe_scores(run, name)
         if "group" in table and table["group"].notna().any():
             for calibration in sorted(table["calibration"].unique()):
                 key = f"probe {name}, calibration {calibration}"
@@ -108,7 +110,9 @@ def _agreement(scores: pd.DataFrame) -> Agreement:
 
 
 def _table(frame: pd.DataFrame, key: str) -> None:
-    st.dataframe(frame.reset_index(), key=key, hide_index=True, height="content")
+    # Of one set of pairs there is one calibration, which the box above names.
+    shown = frame.reset_index().drop(columns="calibration")
+    st.dataframe(shown, key=key, hide_index=True, height="content")
 
 
 page()

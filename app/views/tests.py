@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -128,7 +126,8 @@ def _correlate(found: Digest) -> None:
     st.subheader("Do two measures go together?", anchor=False)
     numbers = [n for n in NUMBERS if n in found.columns]
     left, right = st.columns(2)
-    pair: Sequence[str] = [n for n in ("q_tie", "score_gap", "z", "margin") if n in numbers]
+    likely = [n for n in ("q_tie", "score_gap", "z", "margin") if n in numbers]
+    pair = [*likely, *(n for n in numbers if n not in likely)]
     one = left.selectbox("First", numbers, key=kept("x", pair[0], TEXT, numbers), format_func=label)
     other = right.selectbox(
         "Second", numbers, key=kept("y", pair[1], TEXT, numbers), format_func=label
@@ -143,7 +142,7 @@ def _correlate(found: Digest) -> None:
 def _spearman(folder: str, _found: Digest, one: str, other: str) -> str:
     table = columns(_found, [one, other])
     result = spearman(table[one].to_numpy(float), table[other].to_numpy(float))
-    return f"{read_aloud(result, label(one), second=label(other))} {result}"
+    return read_aloud(result, label(one), second=label(other))
 
 
 page()

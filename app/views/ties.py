@@ -179,18 +179,23 @@ def _exact(found: Digest) -> None:
 def _probes(run: Run) -> None:
     """The exact-tie tables of probes that the policy was shown without training on them."""
     for name in probes(run):
-        scores = probe_scores(run, name)
-        if "injected_tie" not in scores or not scores["injected_tie"].any():
-            continue
-        st.markdown("**Zero-shot routing of injected ties**")
-        result = injected_ties({run.name: scores})
-        st.dataframe(
-            injected_ties_shown(result).reset_index(),
-            key=f"probe_{name}",
-            hide_index=True,
-            height="content",
-        )
-        st.text(injected_ties_sentence(result, run.name))
+        with shown_errors(run.name):
+            _probe(run, name)
+
+
+def _probe(run: Run, name: str) -> None:
+    scores = probe_scores(run, name)
+    if "injected_tie" not in scores or not scores["injected_tie"].any():
+        return
+    st.markdown("**Zero-shot routing of injected ties**")
+    result = injected_ties({run.name: scores})
+    st.dataframe(
+        injected_ties_shown(result).reset_index(),
+        key=f"probe_{name}",
+        hide_index=True,
+        height="content",
+    )
+    st.text(injected_ties_sentence(result, run.name))
 
 
 page()

@@ -186,7 +186,7 @@ def _scores(
         st.warning(plain(f"{row.method}, {row.decoding}: {row.note}"))
     shown = cells.assign(cell=cells["decoding"])
     made = win_table(shown, column="cell", sizes=BENCHMARK_SIZES)
-    left, right = st.columns([0.5, 0.5])
+    left, right = st.columns([0.44, 0.56])
     with left:
         chart(f"Against {plain(baseline)}", win_rates(cells), WIN, key="win_rates")
     with right, st.container(border=True, height="stretch"):

@@ -25,7 +25,8 @@ Q_SCALE = [[0.0, "rgba(128,128,128,0.45)"], [0.5, "#E39A6A"], [1.0, STATE_COLOUR
 TERNARY_POINTS, MAP_POINTS = 2_000, 15_000
 """Most points that are drawn: the triangle is drawn without WebGL."""
 
-_MARKS_OF_Z = (-2, -1, -0.5, 0, 1)
+_MARKS_OF_Z = (-2, -1, -0.5, 1)
+"""Not 0: there q is the prior, which has a mark of its own."""
 
 
 def ternary(
@@ -47,7 +48,7 @@ def ternary(
 
     q depends on z alone (equation "posterior"), so the pairs lie on one curve.
     """
-    known = points.dropna(subset=["q_clean", "q_flip", "q_tie"])
+    known = points[np.isfinite(points[["q_clean", "q_flip", "q_tie"]].to_numpy(float)).all(axis=1)]
     if known.empty:
         return empty("No pair has been visited yet.", 430)
     figure = go.Figure()
@@ -86,7 +87,7 @@ def ternary(
         figure.add_scatterternary(
             **_corners(marks),
             mode="markers+text",
-            text=[f"z={z:g}" if z == 0 else f"{z:g}" for z in _MARKS_OF_Z],
+            text=[f"z = {z:g}".replace("-", "−") for z in _MARKS_OF_Z],
             textposition="bottom center",
             textfont={"size": 11, "color": INK},
             marker={"size": 4, "color": INK},
@@ -99,7 +100,7 @@ def ternary(
             b=[prior[1]],
             c=[prior[0]],
             mode="markers",
-            name="prior π⁰",
+            name="prior π⁰, at z = 0",
             marker={
                 "symbol": "diamond-open",
                 "size": 13,

@@ -30,6 +30,8 @@ _PROBLEMS = {
     "Could not open file": "cannot be opened.",
     "schema mismatch": "has other columns than the run's other files of its kind.",
     "Schema mismatch": "has other columns than the run's other files of its kind.",
+    "Option file_row_number adds": "has a column file_row_number, by which rows are counted here; "
+    "give that column another name.",
     "Out of Memory": "asks for more memory than the inspector allows itself "
     f"({MEMORY}); filter the pairs first.",
 }

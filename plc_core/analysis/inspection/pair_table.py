@@ -56,9 +56,11 @@ def pair_table(files: RunFiles) -> pa.Table:
     if types.get("votes") == "VARCHAR[]":
         chosen += [f"len(list_filter(votes, lambda x: x = '{v}')) AS votes_{v}" for v in VOTES]
         chosen.append(f"{_VOTE_GROUP} AS vote_group")
-    taken = {"row", "pair_id", "score_gap", *_KNOWN, *TEXT_COLUMNS, *Tally(0).pair_columns()}
+    taken = {"row", "pair_id", "hash", "score_gap", "vote_group", *(f"votes_{v}" for v in VOTES)}
+    taken |= {*_KNOWN, *TEXT_COLUMNS, *Tally(0).pair_columns()}
     numeric = ("DOUBLE", "FLOAT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BOOLEAN")
-    chosen += [quoted(n) for n, kind in types.items() if n not in taken and kind in numeric]
+    # The database tells no "Z" from "z".
+    chosen += [quoted(n) for n, kind in types.items() if n.lower() not in taken and kind in numeric]
     table = query(
         f"SELECT {', '.join(chosen)}, hash(CAST(pair_id AS VARCHAR)) AS hash "
         "FROM read_parquet($1, file_row_number = true) ORDER BY file_row_number",

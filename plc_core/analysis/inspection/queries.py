@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plc_core.analysis.inspection.database import frame, query, quoted
@@ -179,13 +180,11 @@ def quantile(digest: Digest, name: str, share: float) -> float:
 
 def row_of(digest: Digest, pair_id: str) -> int | None:
     """The place of a pair in the run; None for an id that it does not have."""
-    return _row_of(digest.pairs_path, pair_id)
-
-
-@functools.lru_cache(maxsize=1_000)
-def _row_of(path: str, pair_id: str) -> int | None:
-    found = query("SELECT row FROM read_parquet($1) WHERE pair_id = $2", [path, pair_id])["row"]
-    return int(found[0].as_py()) if len(found) else None
+    try:
+        found = int(pc.index(digest.table["pair_id"], pa.scalar(pair_id, pa.string())).as_py())
+    except UnicodeEncodeError:  # a lone surrogate is in no id that a file can hold
+        return None
+    return None if found < 0 else found
 
 
 def histogram(digest: Digest, name: str, chosen: Filter, edges: np.ndarray) -> np.ndarray:

@@ -1,0 +1,188 @@
+"""The list of pairs: its order, a page of its numbers, and the pair that is chosen in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+from decision_bar import place_in
+from marking import plain
+from pair_filter import LABELS, first_page, label
+from reading import is_live
+from selection import choose_pair, select_rows, selected_columns, selected_rows
+from state import FLAG, NUMBER, TEXT, kept, set_kept
+
+from plc_core.analysis.inspection.digest import Digest
+from plc_core.analysis.inspection.queries import NUMBERS, Ints, rows
+from plc_core.runs import Run
+from plc_core.runs.decisions import Decision
+
+PAGE_ROWS = 16
+"""Pairs that are listed at a time: as many as stand beside a pair on a laptop's screen."""
+
+_HEADS = "heads_clicked"
+SCORES = ("score_chosen", "score_rejected")
+TEXTS = ("pair_id", "source", "oracle_state", "flipped", "injected_tie")
+LISTED = ["row", *TEXTS, *(name for name in NUMBERS if name not in SCORES)]
+
+
+@dataclass(frozen=True)
+class Order:
+    """By which column the pairs are listed, and in which direction."""
+
+    column: str
+    falling: bool
+
+    @property
+    def words(self) -> str:
+        """The order in words."""
+        return f"{'falling' if self.falling else 'rising'} {label(self.column)}"
+
+
+def pick_order(found: Digest, place: st.delta_generator.DeltaGenerator) -> Order:
+    """The order, drawn in `place`; it stands in the URL."""
+    columns = sortable(found)
+    first = "correction" if "correction" in columns else columns[-1]
+    by = place.selectbox(
+        "Sort by",
+        columns,
+        key=kept("sort", first, TEXT, columns),
+        format_func=label,
+        on_change=first_page,
+        label_visibility="collapsed",
+        width=160,
+    )
+    rising = place.toggle("Rising", key=kept("rising", False, FLAG), on_change=first_page)
+    return Order(by, not rising)
+
+
+def sortable(found: Digest) -> list[str]:
+    """The columns that a list of pairs can be sorted by."""
+    numbers = [name for name in NUMBERS if name in found.columns]
+    return ["pair_id", *numbers] if numbers else ["row"]
+
+
+def pick_page(
+    run: Run,
+    found: Digest,
+    order: Ints,
+    words: str,
+    row: int | None,
+    place: st.delta_generator.DeltaGenerator,
+) -> pd.DataFrame:
+    """The page number, drawn in `place`, and how many pairs there are; the numbers of that page."""
+    pages = max(1, -(-len(order) // PAGE_ROWS))
+    _turn_to(run.name, order, row)
+    number = place.number_input(
+        "Page",
+        min_value=1,
+        max_value=pages,
+        key=kept("page", 1, NUMBER, range(1, pages + 1)),
+        label_visibility="collapsed",
+        disabled=pages == 1,
+        help=f"Page, of {pages:,}",
+        width=165,
+    )
+    start = (int(number) - 1) * PAGE_ROWS
+    said = f"{len(order):,} of {found.size:,} pairs, by {words}"
+    st.caption(plain(said) + (f" · page {int(number):,} of {pages:,}" if pages > 1 else ""))
+    if is_live(run):
+        st.caption(f"The run goes on: read up to step {found.last_step}.")
+    return rows(found, order[start : start + PAGE_ROWS], LISTED)
+
+
+def _turn_to(run: str, order: Ints, row: int | None) -> None:
+    """Turn to the page of a pair that was just chosen; a page that a link names stays."""
+    before = st.session_state.get("turned_to")
+    st.session_state["turned_to"] = run, row
+    if row is None or before == (run, row) or (before is None and "page" in st.query_params):
+        return
+    here = place_in(order, row)
+    if here is not None:
+        set_kept("page", here // PAGE_ROWS + 1)
+
+
+def pair_table(
+    view: pd.DataFrame,
+    order: Order,
+    columns: Collection[str],
+    decisions: Mapping[str, Decision],
+    row: int | None,
+) -> None:
+    """The numbers of one page of pairs, first what they are sorted by; a click chooses a pair.
+
+    A click on the head of one of `columns` sorts all pairs by it, a second one the other way.
+    """
+    if view.empty:
+        st.info("No pair matches these filters.")
+        return
+    ids, places = view["pair_id"].tolist(), view["row"].tolist()
+    # A browser keeps a head that was clicked as chosen, and a second click would only undo that: so
+    # another table takes the place of this one.
+    clicks = int(st.session_state.get(_HEADS, 0))
+    key = f"pairs_table_{clicks}"
+
+    def selected() -> None:
+        for name in selected_columns(key):
+            st.session_state[_HEADS] = clicks + 1
+            if name in columns:
+                _sort_by(name, order)
+            return
+        for place in selected_rows(key):
+            choose_pair(ids[place])
+
+    select_rows(key, [places.index(row)] if row in places else [])
+    shown = view.drop(columns="row").dropna(axis="columns", how="all")
+    if "visits" in shown and (shown["visits"] == 1).all():
+        # Of one visit the mean is the visit, and there is no spread.
+        shown = shown.drop(columns=["visits", "mean_z"])
+    if order.column in shown and order.column != "pair_id":
+        shown.insert(1, order.column, shown.pop(order.column))
+    said = [_said(decisions.get(i)) for i in ids]
+    if any(said):
+        shown.insert(1, "decision", pd.Series(said, dtype="str", index=shown.index))
+    weight = st.column_config.NumberColumn(format="%.3f", width=70)
+    st.dataframe(
+        shown,
+        key=key,
+        hide_index=True,
+        height="content",
+        row_height=29,
+        on_select=selected,
+        selection_mode=["single-row", "single-column"],
+        placeholder="–",
+        column_config={
+            **dict.fromkeys(NUMBERS, weight),
+            **{
+                name: st.column_config.NumberColumn(label, format="%.3f", width=75)
+                for name, label in LABELS.items()
+                if name in NUMBERS
+            },
+            "score_gap": st.column_config.NumberColumn("score gap", format="%.2f", width=75),
+            "margin": st.column_config.NumberColumn(format="%.4g", width=80),
+            "pair_id": st.column_config.TextColumn("pair", width=150, pinned=True),
+            "decision": st.column_config.TextColumn(width=70),
+            "source": st.column_config.TextColumn(width="small"),
+            "visits": st.column_config.NumberColumn(format="localized", width=55),
+            "last_step": st.column_config.NumberColumn("step", format="localized", width=65),
+            "flipped": st.column_config.CheckboxColumn("swapped", width=70),
+            "injected_tie": st.column_config.CheckboxColumn("exact tie", width=70),
+            "oracle_state": st.column_config.TextColumn("oracle", width=65),
+        },
+    )
+
+
+def _said(decided: Decision | None) -> str | None:
+    """What a person said of a pair, in a word; None where nothing is left of it."""
+    if decided is None:
+        return None
+    return decided.decision or ("note" if decided.note else None)
+
+
+def _sort_by(name: str, order: Order) -> None:
+    """Sort by a column; by the one that the list is sorted by already, the other way."""
+    set_kept("sort", name)
+    set_kept("rising", order.falling if name == order.column else False)
+    first_page()
