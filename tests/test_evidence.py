@@ -92,9 +92,9 @@ def test_each_verdict_follows_the_rule(study):
     table = claims_table(study, Study("world"))
     assert len(table) == len(CLAIMS)
     assert row_of(table, "20 to 40 % reversed labels, in points")["verdict"] == "reproduced"
-    assert row_of(table, "at the same KL, in points")["verdict"] == "undecided"
+    assert row_of(table, "another β at the same KL, in points")["verdict"] == "undecided"
     assert row_of(table, "more than the margin of plain DPO")["verdict"] == "undecided"
-    assert row_of(table, "Little correction early")["verdict"] == "reproduced"
+    assert row_of(table, "Little correction early")["verdict"] == "by construction"
     assert row_of(table, "on clean data, win rate")["model"] == "87.5 [87.5, 87.5] (n=5)"
     assert row_of(table, "30 % exact ties")["verdict"] == "not run"
     assert set(table["world"]) == {"not run"}
@@ -105,6 +105,8 @@ def test_each_verdict_follows_the_rule(study):
     [
         (None, True, "not run"),
         (Estimate(0.2, 0.1, 0.3, 5), True, "reproduced"),
+        (Estimate(0.2, 0.1, 0.3, 5, over_pairs=0.15), True, "reproduced"),
+        (Estimate(0.2, 0.1, 0.3, 5, over_pairs=0.25), True, "reproduced, of these pairs"),
         (Estimate(0.2, 0.1, 0.3, 5), False, "not reproduced"),
         (Estimate(-0.2, -0.3, -0.1, 5), True, "not reproduced"),
         (Estimate(0.2, -0.1, 0.5, 5), True, "undecided"),
@@ -118,8 +120,26 @@ def test_the_rule(found, above, expected):
     assert verdict(claim, found) == expected
 
 
+def test_the_routing_is_compared_with_plain_dpos_seed_by_seed(study):
+    claim = next(c for c in CLAIMS if c.text.startswith("q_flip ranks reversed labels"))
+    row = row_of(claims_table(study, Study("world")), claim.text)
+    sides = [
+        claim.values(study, method).set_index("seed")["value"]
+        for method in ("plc-aggressive", "dpo")
+    ]
+    gap = (sides[0] - sides[1]).reset_index()
+    assert len(gap) == len(SEEDS)
+    assert row["over"] == claims.shown(over_seeds(gap), 3, signed=True)
+
+
+def test_two_seeds_have_no_interval():
+    found = over_seeds(pd.DataFrame({"seed": [0, 1], "value": [0.1, 0.2]}))
+    assert (found.n, found.value) == (2, pytest.approx(0.15))
+    assert np.isnan(found.low) and np.isnan(found.high)
+
+
 def test_what_the_larger_kl_alone_does_is_taken_off(study):
-    left = over_seeds(at(above_frontier(study, "accuracy", "test"), (0.4,)))
+    left = over_seeds(at(above_frontier(study, "accuracy", "test", "beta"), (0.4,)))
     assert left.n == 5
     assert abs(left.value) < 0.005  # DPO at half the beta does as well
 
@@ -129,8 +149,8 @@ def test_a_kl_outside_dpos_is_left_out_and_not_extrapolated(study):
     plc = far["job"].str.contains("plc") & (far["measure"] == "kl")
     far.loc[plc, "value"] = 9.0
     moved = Study("x", study.jobs, far, study.rewards)
-    assert over_seeds(above_frontier(moved, "accuracy", "test")) is None
-    row = row_of(claims_table(moved, Study("world")), "at the same KL, in points")
+    assert over_seeds(above_frontier(moved, "accuracy", "test", "beta")) is None
+    row = row_of(claims_table(moved, Study("world")), "another β at the same KL, in points")
     assert row["model"] == "no DPO run has its KL (n=0)"
     assert row["world"] == "not run"
     assert row["verdict"] == "undecided"
@@ -191,7 +211,7 @@ def test_the_readme_shows_the_table_that_the_command_prints(tmp_path, capsys):
 
 
 def test_markdown_keeps_a_bar_inside_its_cell():
-    names = ("claim", "paper", "world", "model", "shadow", "verdict")
+    names = ("claim", "paper", "world", "model", "over", "verdict")
     table = pd.DataFrame([dict.fromkeys(names, "a|b")])
     assert markdown(table).splitlines()[-1].count("a\\|b") == len(names)
 

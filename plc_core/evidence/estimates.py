@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +16,25 @@ FILES = {"jobs": "jobs.csv", "measures": "measures.csv", "rewards": "rewards.csv
 """A study's tables, as pandas reads them."""
 
 BASELINE, METHOD = "dpo", "plc-aggressive"
+FEWEST = 3
+"""Seeds without which there is neither an interval nor a verdict."""
+
 _KEYS = ["flip_rate", "tie_rate", "seed"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over seeds with Student's t interval; `n` seeds, each a run or a pair of runs."""
+    """Mean over seeds with Student's t interval; `n` seeds, each of one or more runs.
+
+    The interval says what another seed would give on the same pairs. `over_pairs` is half the 95 %
+    interval over pairs of a single run, where the measure has one, else NaN.
+    """
 
     value: float
     low: float
     high: float
     n: int
+    over_pairs: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -46,13 +54,18 @@ class Study:
     def values(
         self, measure: str, group: str, method: str = METHOD, part: str = "main"
     ) -> pd.DataFrame:
-        """One row a job of the method: flip_rate, tie_rate, seed, beta, job and the value."""
+        """One row a job of the method: flip_rate, tie_rate, seed, beta, learning_rate, job, value.
+
+        And `half`, half of the value's interval over pairs.
+        """
         if not self.is_run:
-            return pd.DataFrame(columns=[*_KEYS, "beta", "job", "value"])
+            return pd.DataFrame(columns=[*_KEYS, "beta", "learning_rate", "job", "value", "half"])
         jobs = self.jobs[(self.jobs["slice"] == part) & (self.jobs["method"] == method)]
         rows = self.measures
         rows = rows[(rows["measure"] == measure) & (rows["group"] == group)]
-        table = jobs[["job", *_KEYS, "beta"]].merge(rows[["job", "value"]], on="job")
+        rows = rows.assign(half=(rows["high"] - rows["low"]) / 2)
+        names = ["job", *_KEYS, "beta", "learning_rate"]
+        table = jobs[names].merge(rows[["job", "value", "half"]], on="job")
         return table[table["value"].notna()]
 
 
@@ -77,11 +90,16 @@ def read_study(name: str, folder: Path | None = None) -> Study:
 
 
 def over_seeds(values: pd.DataFrame) -> Estimate | None:
-    """The mean of `value`, first within each seed and then over seeds; None without rows."""
+    """The mean of `value`, first within each seed and then over seeds; None without rows.
+
+    Fewer than three seeds have no interval.
+    """
     if not len(values):
         return None
-    found = mean_interval(values.groupby("seed")["value"].mean())
-    return Estimate(*found)
+    found = Estimate(*mean_interval(values.groupby("seed")["value"].mean()))
+    if "half" in values:
+        found = replace(found, over_pairs=float(values["half"].mean()))
+    return found if found.n >= FEWEST else replace(found, low=math.nan, high=math.nan)
 
 
 def at(values: pd.DataFrame, rates: tuple[float, ...]) -> pd.DataFrame:
@@ -95,7 +113,8 @@ def at(values: pd.DataFrame, rates: tuple[float, ...]) -> pd.DataFrame:
 def difference(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """`one` minus `other` in the same data: one row a corruption and seed that both have."""
     both = one.merge(other[[*_KEYS, "value"]], on=_KEYS, suffixes=("", "_other"))
-    return both.assign(value=both["value"] - both["value_other"])
+    # Both are of the same pairs, so the interval of one over pairs is not that of the difference.
+    return both.assign(value=both["value"] - both["value_other"], half=math.nan)
 
 
 def win_rates(study: Study, method: str = METHOD, part: str = "main") -> pd.DataFrame:
@@ -111,12 +130,16 @@ def win_rates(study: Study, method: str = METHOD, part: str = "main") -> pd.Data
     return both.groupby(_KEYS)[["value"]].mean().reset_index()
 
 
-def above_frontier(study: Study, measure: str, group: str, method: str = METHOD) -> pd.DataFrame:
+def above_frontier(
+    study: Study, measure: str, group: str, along: str, method: str = METHOD
+) -> pd.DataFrame:
     """The measure minus plain DPO's at the same KL, in the same data.
 
-    DPO's value at the method's KL is interpolated linearly between its runs at several β and
-    learning rates; a job whose KL lies outside theirs is left out, and counts as missing.
+    DPO's value at the method's KL is interpolated linearly between its runs at several values of
+    `along`, "beta" or "learning_rate", with the other as in the slice main. A job whose KL lies
+    outside theirs has no row.
     """
+    fixed = {"beta": "learning_rate", "learning_rate": "beta"}[along]
     own = study.values(measure, group, method)
     kl = study.values("kl", "responses", method)
     frontier = pd.concat(
@@ -129,6 +152,7 @@ def above_frontier(study: Study, measure: str, group: str, method: str = METHOD)
             for part in ("main", "frontier")
         ]
     )
+    frontier = frontier[np.isin(frontier[fixed], study.values("kl", "responses")[fixed])]
     rows = []
     for row in own.merge(kl[["job", "value"]], on="job", suffixes=("", "_kl")).to_dict("records"):
         same = frontier[(frontier[_KEYS] == [row[key] for key in _KEYS]).all(axis=1)]
@@ -142,7 +166,11 @@ def above_frontier(study: Study, measure: str, group: str, method: str = METHOD)
 
 
 def best_other(study: Study, measure: str, group: str, rates: tuple[float, ...]) -> str | None:
-    """The method with the highest mean at `rates`, beside PLC-DPO's recipes and DPO."""
+    """The method with the highest mean at `rates`, beside PLC-DPO's recipes and DPO.
+
+    Of those that were run with at least three seeds. It is chosen on the pairs that it is compared
+    on, which favours it.
+    """
     if not study.is_run:
         return None
     names = [
@@ -150,6 +178,6 @@ def best_other(study: Study, measure: str, group: str, rates: tuple[float, ...])
         for name in sorted(study.jobs["method"].unique())
         if not name.startswith("plc-") and name != BASELINE
     ]
-    means = {n: at(study.values(measure, group, n), rates)["value"].mean() for n in names}
-    known = {name: mean for name, mean in means.items() if not math.isnan(mean)}
-    return max(known, key=known.__getitem__, default=None)
+    found = {name: over_seeds(at(study.values(measure, group, name), rates)) for name in names}
+    means = {name: e.value for name, e in found.items() if e is not None and e.n >= FEWEST}
+    return max(means, key=means.__getitem__, default=None)
