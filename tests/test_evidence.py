@@ -9,7 +9,6 @@ from plc_core.evidence import claims
 from plc_core.evidence.__main__ import main, markdown, put
 from plc_core.evidence.claims import CLAIMS, Claim, claims_table, verdict
 from plc_core.evidence.estimates import (
-    FILES,
     Estimate,
     Study,
     above_frontier,
@@ -20,6 +19,7 @@ from plc_core.evidence.estimates import (
     read_study,
     win_rates,
 )
+from plc_core.evidence.files import FILES
 from plc_core.evidence.report import bill, by_rate
 from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
@@ -253,6 +253,39 @@ def test_methods_are_shown_above_or_below_dpo(study):
     )))  # fmt: skip
     assert row["40% reversed"].startswith(f"{100 * expected.value:+.1f} [")
     assert methods_table(Study("none")).empty
+
+
+def spoil(folder, name, change):
+    path = folder / FILES[name]
+    table = pd.read_csv(path, dtype=str)
+    change(table).to_csv(path, index=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("jobs", lambda t: t.drop(columns="state"), "has the columns"),
+        ("measures", lambda t: t.rename(columns={"group": "of"}), "has the columns"),
+        ("measures", lambda t: t.assign(value="much"), "value is 'much', and should be a number"),
+        ("jobs", lambda t: pd.concat([t, t[:1]]), "has a row twice"),
+    ],
+    ids=["a column less", "another name", "text for a number", "a job twice"],
+)
+def test_broken_results_are_a_sentence(study, tmp_path, name, change, sentence):
+    for part, file in FILES.items():
+        getattr(study, part).to_csv(tmp_path / file, index=False)
+    spoil(tmp_path, name, change)
+    with pytest.raises(RunError, match=sentence):
+        read_study("x", tmp_path)
+
+
+def test_a_file_that_was_cut_off_is_a_sentence(study, tmp_path):
+    study.jobs.to_csv(tmp_path / FILES["jobs"], index=False)
+    study.rewards.to_csv(tmp_path / FILES["rewards"], index=False)
+    content = (tmp_path / FILES["rewards"]).read_bytes()
+    (tmp_path / FILES["rewards"]).write_bytes(content[: len(content) // 2])
+    with pytest.raises(RunError, match="cannot be read"):
+        read_study("x", tmp_path)
 
 
 def test_every_claim_names_its_place_in_the_paper_or_none():

@@ -146,15 +146,50 @@ def row(job, accuracy, **values):
 
 def test_the_choice_is_the_most_accurate_and_is_then_frozen(tmp_path):
     results = Results(tmp_path)
-    results.add(*row("a", 0.60, learning_rate=1e-5, beta=0.1))
+    a, b, c, d = (Job("choice", name, {}, 0) for name in "abcd")
+    results.add(*row(a.name, 0.60, learning_rate=1e-5, beta=0.1))
     with pytest.raises(RunError, match="1 of 3 jobs of the slice choice are done"):
-        results.freeze(3)
-    results.add(*row("b", 0.62, learning_rate=3e-5, beta=0.1))
-    results.add(*row("c", 0.62, learning_rate=1e-5, beta=0.3))
-    assert results.freeze(3) == Choice(learning_rate=1e-5, beta=0.3)
-    results.add(*row("d", 0.90, learning_rate=9e-5, beta=0.1))
-    assert Results(tmp_path).freeze(4) == Choice(learning_rate=1e-5, beta=0.3)
+        results.freeze([a, b, c])
+    results.add(*row(b.name, 0.62, learning_rate=3e-5, beta=0.1))
+    results.add(*row(c.name, 0.62, learning_rate=1e-5, beta=0.3))
+    results.add(*row("choice-of-another-grid", 0.70, learning_rate=1e-4, beta=0.1))
+    assert results.freeze([a, b, c]) == Choice(learning_rate=1e-5, beta=0.3)
+    results.add(*row(d.name, 0.90, learning_rate=9e-5, beta=0.1))
+    assert Results(tmp_path).freeze([a, b, c, d]) == Choice(learning_rate=1e-5, beta=0.3)
     assert len(json.loads((tmp_path / "choice.json").read_text())["table"]) == 3
+
+
+def test_a_job_is_done_when_all_its_numbers_are_written(tmp_path, monkeypatch):
+    """Killed between two files, it is run again."""
+    written = []
+    monkeypatch.setattr("plc_core.study.results.write_csv", lambda p, t: written.append(p.name))
+    rewards = [{"job": "a", "prompt": 0, "reward": 1.0, "kl": 0.1, "tokens": 3}]
+    Results(tmp_path).add(*row("a", 0.60), rewards)
+    assert written == ["measures.csv", "rewards.csv.gz", "jobs.csv"]
+
+
+def test_a_failed_job_takes_its_old_numbers_with_it(tmp_path):
+    results = Results(tmp_path)
+    results.add(*row("a", 0.60))
+    results.add({"job": "a", "slice": "main", "state": "failed", "reason": "x"})
+    assert not len(Results(tmp_path).measures)
+
+
+def test_two_calls_do_not_write_into_one_folder(tmp_path):
+    refused = pytest.raises(RunError, match="Another call writes into")
+    with Results(tmp_path).alone(), refused, Results(tmp_path).alone():
+        pass
+
+
+def test_a_question_writes_nothing_and_a_wrong_study_is_a_sentence(tmp_path, capsys):
+    tiny = str(RECIPES / "tiny.yaml")
+    assert main(["status", tiny, "--results", str(tmp_path / "none")]) == 0
+    assert not (tmp_path / "none").exists()
+    wrong = yaml.safe_load((RECIPES / "tiny.yaml").read_text()) | {"seedz": [1]}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    assert main(["status", str(tmp_path / "wrong.yaml")]) == 1
+    said = capsys.readouterr().err
+    assert "wrong.yaml" in said and "seedz" in said and "pydantic" not in said
 
 
 def test_results_of_another_version_are_a_sentence(tmp_path):

@@ -31,7 +31,10 @@ def markdown(table: pd.DataFrame) -> str:
 
 def put(text: str, path: Path) -> None:
     """Replace what stands between the two marks in a file; RunError where they are missing."""
-    content = path.read_text(encoding="utf-8")
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
     if content.count(_BEGIN) != 1 or content.count(_END) != 1:
         raise RunError(f"{path} has no place for the table: one line {_BEGIN} and one {_END}.")
     before, rest = content.split(_BEGIN)

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from plc_core.analysis.statistics import mean_interval
-from plc_core.files import RunError, project_path
-
-FILES = {"jobs": "jobs.csv", "measures": "measures.csv", "rewards": "rewards.csv.gz"}
-"""A study's tables, as pandas reads them."""
+from plc_core.evidence.files import FILES, read_results
+from plc_core.files import project_path
 
 BASELINE, METHOD = "dpo", "plc-aggressive"
 FEWEST = 3
@@ -73,20 +71,11 @@ def read_study(name: str, folder: Path | None = None) -> Study:
     """The results in data/results/`name`, or in `folder`; an empty study where there are none.
 
     Raises:
-        RunError: for files that cannot be read.
+        RunError: for files that cannot be read, or hold something else.
     """
     folder = folder or project_path("data/results") / name
-    if not (folder / "jobs.csv").exists():
-        return Study(name)
-    tables = {}
-    for part, file in FILES.items():
-        path = folder / file
-        try:
-            tables[part] = pd.read_csv(path) if path.exists() else pd.DataFrame()
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from None
-    jobs = tables["jobs"]
-    return Study(name, jobs[jobs["state"] == "done"], tables["measures"], tables["rewards"])
+    jobs, measures, rewards = (read_results(folder, part) for part in FILES)
+    return Study(name, jobs[jobs["state"] == "done"], measures, rewards)
 
 
 def over_seeds(values: pd.DataFrame) -> Estimate | None:

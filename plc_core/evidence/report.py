@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
 from plc_core.evidence.estimates import Estimate, Study, over_seeds
 from plc_core.evidence.estimates import read_study as read
-from plc_core.files import project_path
+from plc_core.files import RunError, project_path
 from plc_core.runs import Run, create_run
 
 LARGE = "Qwen2.5-7B"
@@ -151,6 +151,16 @@ def bill(study: Study, throughput: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
-    """The measured throughput beside the studies; empty where there is none."""
+    """The measured throughput beside the studies; empty where there is none.
+
+    Raises:
+        RunError: for a file that cannot be read or has not the columns that `bill` reads.
+    """
     path = project_path(config.results_dir) / "throughput.csv"
-    return pd.read_csv(path) if path.exists() else pd.DataFrame({"shape": []})
+    names = ["shape", "training", "device", "tokens_per_gpu_second"]
+    if not path.exists():
+        return pd.DataFrame(columns=names)
+    try:
+        return pd.read_csv(path)[names]
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None

@@ -12,10 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from plc_core.data import DataError
 from plc_core.files import RunError, project_path
+from plc_core.parameters import ParameterError
 from plc_core.study.plan import SLICES, Job, StudyConfig, jobs_of, read_study, seed_by_seed
 from plc_core.study.results import Results
 
@@ -46,8 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
         wanted = {name: list(jobs_of(study, name))[: given.jobs] for name in slices}
         if given.what == "status":
             return _status(wanted, results)
-        return _run(study, wanted, results, given)
-    except (RunError, DataError, ValidationError) as error:
+        with results.alone():
+            return _run(study, wanted, results, given)
+    except (RunError, DataError, ParameterError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
@@ -69,7 +69,7 @@ def _run(
     for jobs in (wanted.get("choice", []), later):
         choice = study.choice
         if jobs is later and jobs and choice is None:
-            choice = results.freeze(len(list(jobs_of(study, "choice"))))
+            choice = results.freeze(list(jobs_of(study, "choice")))
         left = end - time.monotonic() - _SAFETY
         if left > 0 and jobs:
             errors += run_jobs(

@@ -86,6 +86,7 @@ class Laboratory:
         self.policy: Any = policy.to(self.device).eval()  # type: ignore[arg-type]
         self.identity = model_identity(self.policy)
         self._probes: dict[str, _Probe] = {}
+        self._rewards: dict[str, np.ndarray] = {}  # of the answers of the part test
         self._head: RewardHead | None = None
         self._verified = False
         self.prompts = [prompt_ids(self.tokenizer, turns) for turns in material.prompts]
@@ -125,11 +126,10 @@ class Laboratory:
         found = measures.of_training(visits, table, run.metrics())
         router = trainer.router
         assert router is not None  # every objective has its own or a shadow
-        for name in ("select",) if job.slice == "choice" else ("test",):
-            if name in self.material.files:
-                probe = self.probe(name)
-                margins = self._margins(policy, probe, config.beta)
-                found += measures.accuracy(margins, probe.pairs, probe.longer, name)
+        held_out = "select" if job.slice == "choice" else "test"
+        probe = self.probe(held_out)
+        margins = self._margins(policy, probe, config.beta)
+        found += measures.accuracy(margins, probe.pairs, probe.longer, held_out)
         rewards: list[dict[str, Any]] = []
         if job.slice != "choice":
             found += self._agreement(margins, self._routed(router, margins, probe)[0])
@@ -226,14 +226,12 @@ class Laboratory:
         return measures.agreement(margins, q_flip, chosen - rejected)
 
     def _rewards_of(self, rows: Sequence[dict[str, Any]], side: str) -> np.ndarray:
-        kept = f"_rewards_{side}"
-        if not hasattr(self, kept):
+        if side not in self._rewards:
             prompts = [row["prompt_ids"] for row in rows]
             answers = [row[f"{side}_ids"] for row in rows]
             features = response_features(self.policy, prompts, answers, self.bf16)
-            setattr(self, kept, self.head(features))
-        values: np.ndarray = getattr(self, kept)
-        return values
+            self._rewards[side] = self.head(features)
+        return self._rewards[side]
 
     @property
     def head(self) -> RewardHead:

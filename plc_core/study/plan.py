@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plc_core.engine.config import TrainConfig, as_number
-from plc_core.files import RunError, project_path
+from plc_core.files import project_path
+from plc_core.parameters import ParameterError, checked, read_yaml
 
 Slice = Literal["choice", "main", "frontier", "ties", "variants"]
 SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants")
@@ -88,15 +88,17 @@ class StudyConfig(BaseModel):
 
 
 def read_study(path: str) -> StudyConfig:
-    """The study in a YAML file; RunError where there is none, ValidationError where it is wrong."""
+    """The study in a YAML file.
+
+    Raises:
+        RunError: where there is none.
+        ParameterError: where it names something unknown or has a wrong value.
+    """
     file = project_path(path)
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise RunError(f"The study {file} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise RunError(f"The study {file} should hold names and values.")
-    return StudyConfig(**content)
+        return checked(read_yaml(file, dict), StudyConfig)
+    except ParameterError as error:
+        raise ParameterError(f"{file}: {error}") from None
 
 
 @dataclass(frozen=True)

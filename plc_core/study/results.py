@@ -11,32 +11,23 @@ No text of a data set or a model is in them.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from filelock import FileLock, Timeout
 
 from plc_core.engine.config import TrainConfig
-from plc_core.evidence.estimates import FILES
+from plc_core.evidence.files import COLUMNS, FILES, read_results
 from plc_core.files import RunError, read_json, replacing, write_json
 from plc_core.runs.provenance import provenance
 from plc_core.runs.status import now
 from plc_core.study.plan import Choice, Job
-
-_COLUMNS = {
-    "jobs": [
-        "job", "slice", "method", "objective", "flip_rate", "tie_rate", "seed", "beta",
-        "learning_rate", "epochs", "mixture", "changes", "state", "reason", "pairs", "steps",
-        "tokens", "train_seconds", "seconds", "device", "workers", "model", "data", "calibration",
-        "commit", "versions", "finished",
-    ],
-    "measures": ["job", "measure", "group", "value", "low", "high", "n"],
-    "rewards": ["job", "prompt", "reward", "kl", "tokens"],
-}  # fmt: skip
 
 
 class Results:
@@ -44,26 +35,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{folder} cannot hold results: {error.strerror}.") from None
-        self._rows = {name: self._read(name) for name in _COLUMNS}
-
-    def _read(self, name: str) -> pd.DataFrame:
-        path = self.folder / FILES[name]
-        if not path.exists():
-            return pd.DataFrame(columns=_COLUMNS[name])
-        try:
-            table = pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from None
-        if list(table.columns) != _COLUMNS[name]:
-            raise RunError(
-                f"{path} has the columns {', '.join(table.columns)}; expected "
-                f"{', '.join(_COLUMNS[name])}. It is of another version: move it away."
-            )
-        return table
+        self._rows = {name: read_results(folder, name) for name in FILES}
 
     @property
     def jobs(self) -> pd.DataFrame:
@@ -90,16 +62,41 @@ class Results:
         measures: Sequence[Mapping[str, Any]] = (),
         rewards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Take one job's results, in place of what is there under its name."""
-        for name, rows in (("jobs", [job]), ("measures", measures), ("rewards", rewards)):
-            new = pd.DataFrame(list(rows), columns=_COLUMNS[name])
+        """Take one job's results, in place of what is there under its name.
+
+        Its row of jobs.csv comes last, which says that the others are there.
+        """
+        for name, rows in (("measures", measures), ("rewards", rewards), ("jobs", [job])):
+            new = pd.DataFrame(list(rows), columns=COLUMNS[name])
             before = self._rows[name]
-            before = before[before["job"] != job["job"]]
-            parts = [part for part in (before, new) if len(part)]
-            table = pd.concat(parts, ignore_index=True) if parts else new
-            self._rows[name] = table
-            if len(rows) or name == "jobs":
-                write_csv(self.folder / FILES[name], table)
+            others = before[before["job"] != job["job"]]
+            parts = [part for part in (others, new) if len(part)]
+            self._rows[name] = pd.concat(parts, ignore_index=True) if parts else new
+            if len(new) or len(others) < len(before):
+                write_csv(self.folder / FILES[name], self._rows[name])
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within, no other process may write into the folder.
+
+        Raises:
+            RunError: where one does, or the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise RunError(
+                f"Another call writes into {self.folder}: wait for it, or give --results."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{self.folder} cannot hold results: {error.strerror}.") from None
+        try:
+            self._rows = {name: read_results(self.folder, name) for name in FILES}
+            yield
+        finally:
+            lock.release()
 
     # ---- the frozen choice ----------------------------------------------------------------------
 
@@ -111,7 +108,7 @@ class Results:
         content = read_json(path)
         return Choice(learning_rate=content["learning_rate"], beta=content["beta"])
 
-    def freeze(self, wanted: int) -> Choice:
+    def freeze(self, wanted: Sequence[Job]) -> Choice:
         """Choose by held-out accuracy of clean DPO, over seeds, once all `wanted` jobs are done.
 
         Among equals the smaller learning rate and the larger β, which move less. What was written
@@ -122,11 +119,12 @@ class Results:
         """
         if (before := self.choice()) is not None:
             return before
-        jobs = self.jobs[(self.jobs["slice"] == "choice") & (self.jobs["state"] == "done")]
-        if len(jobs) < wanted:
+        there = self.jobs["job"].isin([job.name for job in wanted])
+        jobs = self.jobs[there & (self.jobs["state"] == "done")]
+        if len(jobs) < len(wanted):
             raise RunError(
-                f"The learning rate and β are not chosen yet: {len(jobs)} of {wanted} jobs of the "
-                "slice choice are done. Run that slice first."
+                f"The learning rate and β are not chosen yet: {len(jobs)} of {len(wanted)} jobs "
+                "of the slice choice are done. Run that slice first."
             )
         measures = self.measures
         chosen = measures[(measures["measure"] == "accuracy") & (measures["group"] == "select")]
@@ -186,6 +184,7 @@ def write_csv(path: Path, table: pd.DataFrame) -> None:
     """Replace `path` atomically by a table, numbers with six significant digits; .gz compressed."""
     text = io.StringIO()
     table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         content = text.getvalue().encode()
         # No time in it: the same table is the same file.

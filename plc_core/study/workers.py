@@ -73,25 +73,29 @@ def run_jobs(
     workers = min(workers, len(waiting))
     beside = math.ceil(workers / max(1, torch.cuda.device_count()))  # on the fullest GPU
     scratch = Path(tempfile.mkdtemp(prefix="plc-study-"))
-    processes = []
-    for number in range(workers):
-        place = scratch / str(number)
-        arguments = (study, material, results.folder, place, beside, choice, todo, come, deadline)
-        # No daemon: those may not have the processes that load data.
-        process = context.Process(target=_work, args=arguments)
-        # A child loads torch, which looks for its GPU, before its first line runs.
-        with _environment(number, workers):
-            process.start()
-        processes.append(process)
+    given = (beside, choice, todo, come, deadline)
+    processes: list[Any] = []
     errors: list[str] = []
     kept: list[pd.DataFrame] = []
     bar = tqdm(total=len(waiting), desc="jobs", disable=not sys.stderr.isatty())
     try:
+        for number in range(workers):
+            place = scratch / str(number)
+            # No daemon: those may not have the processes that load data.
+            process = context.Process(
+                target=_work, args=(study, material, results.folder, place, *given)
+            )
+            # A child loads torch, which looks for its GPU, before its first line runs.
+            with _environment(number, workers):
+                process.start()
+            processes.append(process)
         while time.monotonic() < deadline + _SECONDS_TO_SAVE:
+            # Asked first: what the last of them left may still be on its way.
+            working = any(process.is_alive() for process in processes)
             try:
                 kind, name, content = come.get(timeout=0.5)
             except queue.Empty:
-                if not any(process.is_alive() for process in processes):
+                if not working:
                     break
                 continue
             if kind == "done":
@@ -111,6 +115,7 @@ def run_jobs(
                 errors.append(f"{name}: {content}")
     finally:
         bar.close()
+        dead = [p.exitcode for p in processes if p.exitcode]  # by themselves, not ended here
         for process in processes:
             process.terminate()
             process.join()
@@ -120,7 +125,6 @@ def run_jobs(
         shutil.rmtree(scratch, ignore_errors=True)
         if visits is not None and kept:
             _keep(visits, kept)
-    dead = [p.exitcode for p in processes if p.exitcode not in (0, -15)]
     if dead:
         errors.append(f"{len(dead)} worker processes ended by themselves (exit codes {dead}).")
     return errors
