@@ -11,6 +11,8 @@ from plc_core import TrainConfig, train
 from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.evaluation import probe
+from plc_core.evaluation.judges.judgements import Score
 from plc_core.evaluation.probe import (
     check_probe,
     corrupted_pairs,
@@ -134,3 +136,26 @@ def test_a_run_without_a_policy_is_a_sentence(tmp_path: Path, runs) -> None:
     run = open_run(write_fake_run(tmp_path, "none", pairs=20))
     with pytest.raises(RunError, match="has no whole checkpoint, so it has no policy"):
         score_probe(run, "x", held_out_pairs(runs["plc"], 20))
+
+
+def test_answers_without_a_score_are_not_scored_where_nothing_is_to_be_made(
+    runs, monkeypatch
+) -> None:
+    class Judge:
+        name = "some"
+
+        def __init__(self, model: str) -> None:
+            self.left = 2 if model == "new" else 0
+
+        def unscored(self, answers: pd.DataFrame) -> int:
+            return self.left
+
+        def score(self, answers: pd.DataFrame) -> list[Score]:
+            return [Score(1.0)] * len(answers)
+
+    monkeypatch.setattr(probe, "RewardModelJudge", Judge)
+    pairs = held_out_pairs(runs["plc"], 20)
+    assert len(probe.pair_rewards(pairs, "known", make=False)) == len(pairs)
+    assert len(probe.pair_rewards(pairs, "new")) == len(pairs)
+    with pytest.raises(RunError, match="2 of 20 chosen answers have no score of 'some'"):
+        probe.pair_rewards(pairs, "new", make=False)

@@ -17,8 +17,10 @@ from plc_core.experiments import (
     main_results,
     seed_stability,
     sensitivity,
+    training_dynamics,
 )
 from plc_core.experiments.planning import plan_runs
+from plc_core.files import RunError
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT
@@ -80,6 +82,17 @@ def test_runs_are_shared_between_the_notebooks(study_runs):
     assert main == named["10_sensitivity"]["PLC-DPO, pairs, world"]
     assert main == named["14_judges"]["PLC-DPO, pairs, world"]
     assert main[0] in named["12_seeds"]["PLC-DPO, pairs, world"]
+
+
+def test_checkpoints_are_not_answered_where_nothing_is_to_be_made(study_runs):
+    """After 13: what is there is read, and other prompts are not asked."""
+    values = SHARED | SMOKE["13_training_dynamics"] | {"name": "x", "runs_dir": str(study_runs)}
+    config = training_dynamics.DynamicsConfig(**values, make=False)
+    runs = training_dynamics.dynamics_runs(config)
+    assert len(training_dynamics.dynamics_table(runs, config))
+    more = config.model_copy(update={"eval_prompts": 17})
+    with pytest.raises(RunError, match="1 run lacks answers of its checkpoints to 'world-17'"):
+        training_dynamics.dynamics_table(runs, more)
 
 
 def test_the_defaults_of_the_notebooks_are_those_of_their_configs():
