@@ -89,7 +89,13 @@ def _figures(
         here = {str(name): value for name, value in _visits.iloc[-1].items()}
     return (
         figures.pair_trajectory(_visits, metrics(_run)),
-        figures.q_against_z(curve, here).update_layout(height=450, margin={"l": 60, "b": 48}),
+        # Its labels are known, so that a browser need not measure them to find room.
+        figures.q_against_z(curve, here).update_layout(
+            height=450,
+            margin={"l": 60, "b": 48},
+            xaxis={"automargin": False},
+            yaxis={"automargin": False},
+        ),
     )
 
 

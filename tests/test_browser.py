@@ -145,9 +145,17 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
 def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: Any) -> None:
     from playwright.sync_api import expect
 
+    def settled(tab: Any) -> None:
+        expect(tab.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+
     def head_clicked() -> None:
-        page.wait_for_timeout(700)  # the table is drawn after its words
-        box = page.get_by_test_id("stDataFrame").first.bounding_box()
+        table = page.get_by_test_id("stDataFrame").first
+        expect(table.locator("canvas").first).to_be_visible()
+        settled(page)
+        page.wait_for_timeout(1000)  # the table is drawn after its words
+        box = table.bounding_box()
         assert box is not None
         page.mouse.click(box["x"] + 33 + 150 + 30, box["y"] + ROW / 2)
 
@@ -167,10 +175,8 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
     expect(other.locator(".plc-id")).to_contain_text(first)
     page.keyboard.press("k")
     expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "primary")
-    for tab in (page, other):
-        expect(tab.get_by_test_id("stApp")).to_have_attribute(
-            "data-test-script-state", "notRunning"
-        )
+    settled(page)
+    settled(other)
     before = len(pd.read_parquet(runs / "newer" / "pairs.parquet")) - decided
     expect(other.get_by_text(f"{before} of 200 pairs").first).to_be_visible()
     other.keyboard.press("ArrowRight")
@@ -182,6 +188,7 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
     path = write_fake_run(runs, "goes", seed=5)
     page.goto(f"{address}/pairs?run=goes")
     expect(page.locator(".plc-id")).to_be_visible()
+    settled(page)
     page.wait_for_timeout(500)
     shutil.rmtree(path)
     page.keyboard.press("ArrowRight")
