@@ -142,7 +142,9 @@ def pair_table(
         shown.insert(1, order.column, shown.pop(order.column))
     said = [_said(decisions.get(i)) for i in ids]
     if any(said):
-        shown.insert(1, "decision", pd.Series(said, dtype="str", index=shown.index))
+        # Behind what the list is sorted by, whose head stays where it was clicked.
+        place = 1 + (order.column in shown.columns[1:2])
+        shown.insert(place, "decision", pd.Series(said, dtype="str", index=shown.index))
     weight = st.column_config.NumberColumn(format="%.3f", width=70)
     st.dataframe(
         shown,

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from plc_core.runs.status import BATCH_VARIABLE
-
 if TYPE_CHECKING:
     from plc_core.runs import Run  # a room above this one
+
+BATCH_VARIABLE = "PLC_BATCH"
+"""Set where notebooks are executed in a batch, to a token of that execution."""
 
 SECONDS_BETWEEN_STATUS = 1.0
 """How often status.json is rewritten at most, while work goes on."""

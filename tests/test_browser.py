@@ -154,17 +154,18 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
         table = page.get_by_test_id("stDataFrame").first
         expect(table.locator("canvas").first).to_be_visible()
         settled(page)
-        page.wait_for_timeout(1000)  # the table is drawn after its words
+        page.wait_for_timeout(1000)  # a table takes clicks some time after it is drawn
         box = table.bounding_box()
         assert box is not None
         page.mouse.click(box["x"] + 33 + 150 + 30, box["y"] + ROW / 2)
 
     # The head of the column that the list is sorted by: the other way round, and back.
     page.goto(f"{address}/pairs?run=newer&sort=z")
-    for direction in ("falling", "rising", "falling"):
+    expect(page.get_by_text("by falling z").first).to_be_visible()
+    for direction in ("rising", "falling"):
+        head_clicked()
         expect(page.get_by_text(f"by {direction} z").first).to_be_visible()
         assert ("rising=1" in page.url) == (direction == "rising")
-        head_clicked()
 
     # What one tab decides, another one shows with its next step.
     page.goto(f"{address}/pairs?run=newer&sort=z")

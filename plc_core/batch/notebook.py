@@ -17,9 +17,10 @@ from papermill.exceptions import PapermillExecutionError
 from plc_core.batch.report import write_report
 from plc_core.files import RunError, replacing
 from plc_core.parameters import notebook_values, run_folder
+from plc_core.progress import BATCH_VARIABLE
 from plc_core.runs import Run, modified, open_run
 from plc_core.runs.earlier import forget, put_back
-from plc_core.runs.status import BATCH_VARIABLE, INPUTS_VARIABLE
+from plc_core.runs.status import INPUTS_VARIABLE
 
 _INTERRUPTED = "interrupted by the user"
 

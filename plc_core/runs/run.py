@@ -31,9 +31,10 @@ import pandas as pd
 import pyarrow as pa
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
+from plc_core.progress import BATCH_VARIABLE
 from plc_core.runs.earlier import set_aside
 from plc_core.runs.provenance import describe_data
-from plc_core.runs.status import BATCH_VARIABLE, INPUTS_VARIABLE, StatusFile, now
+from plc_core.runs.status import INPUTS_VARIABLE, StatusFile, now
 from plc_core.runs.visit_files import VisitFiles
 
 SCHEMA = 1

@@ -14,9 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from plc_core.files import RunError, read_json, write_json
-
-BATCH_VARIABLE = "PLC_BATCH"
-"""Set where notebooks are executed in a batch, to a token of that execution."""
+from plc_core.progress import BATCH_VARIABLE
 
 INPUTS_VARIABLE = "PLC_BATCH_INPUTS"
 """Set where a notebook is executed in a batch, to a file that lists the runs it opens."""

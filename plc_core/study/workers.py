@@ -26,7 +26,7 @@ import torch
 from tqdm.auto import tqdm
 
 from plc_core.files import RunError, write_table
-from plc_core.runs.status import BATCH_VARIABLE
+from plc_core.progress import BATCH_VARIABLE
 from plc_core.study.material import Material
 from plc_core.study.plan import Choice, Job, StudyConfig
 from plc_core.study.results import Results, job_row
