@@ -24,6 +24,7 @@ from plc_core.analysis.inspection.answers import (
     read_judgements,
 )
 from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
+from plc_core.analysis.statistics import format_p
 from plc_core.evaluation.cells import win_rate_cells
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
@@ -194,8 +195,13 @@ def _scores(
         st.dataframe(made.frame().reset_index(), key="win_table", hide_index=True, height="content")
         for note in made.notes:
             st.text(note)
+        # As text: a column of numbers writes 0.0000016.
+        p_values = {
+            name: cells[name].map(lambda p: format_p(p).removeprefix("p = "))
+            for name in ("p_sign", "p_wilcoxon")
+        }
         st.dataframe(
-            cells.drop(columns=["benchmark", "note"]),
+            cells.drop(columns=["benchmark", "note"]).assign(**p_values),
             key="win_cells",
             hide_index=True,
             height="content",
@@ -205,7 +211,7 @@ def _scores(
                     for name, label in (("win_rate", "win %"), ("low", "low"), ("high", "high"))
                 },
                 **{
-                    name: st.column_config.NumberColumn(label, format="%.2g", width=62)
+                    name: st.column_config.TextColumn(label, width=72)
                     for name, label in (("p_sign", "p, sign"), ("p_wilcoxon", "p, rank"))
                 },
                 **dict.fromkeys(
