@@ -70,6 +70,12 @@ def test_a_run_that_ended_before_its_first_step_gives_its_name_back(run):
     again = create_run(run.path.parent, "first", {"kind": "training"})
     assert again.status["state"] == "queued"
     assert again.status["reason"] is None
+    # Cut off when the folders were there and nothing in them.
+    for part in ("visits", "checkpoints"):
+        (run.path / part).mkdir(exist_ok=True)
+    with pytest.raises(RunError), again.running("training"):
+        raise RunError("out of memory")
+    again = create_run(run.path.parent, "first", {"kind": "training"})
     again.append_visits(visits(0))
     with pytest.raises(RuntimeError), again.running("training"):
         raise RuntimeError

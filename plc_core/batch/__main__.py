@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> list[str]:
         return []
     values = notebook_values(options.notebook, parameters)
     folder = run_folder(values)
-    if (folder / "visits").exists() and not values.get("resume"):
+    if any(folder.glob("visits/*")) and not values.get("resume"):
         raise RunError(taken(folder))
     return run_jobs(options.notebook, [parameters])
 

@@ -75,7 +75,7 @@ class _Task:
             self._said = f"the cluster lost the job {self._starts} times, at last: {error}"
             if self._starts >= _STARTS:
                 return 1
-            if "resume" in self._values and (run_folder(self._values) / "visits").exists():
+            if "resume" in self._values and any(run_folder(self._values).glob("visits/*")):
                 self._values["resume"] = True
             self._start()
             return None

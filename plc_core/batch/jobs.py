@@ -147,7 +147,7 @@ def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
         made = f"{run.info.get('created')}{f' at commit {commit[:8]}' if commit else ''}"
         sys.stderr.write(f"{run.name}: kept, it is finished (made {made})\n")
         return None
-    cut_off = state != "running" and (folder / "visits").exists()
+    cut_off = state != "running" and any(folder.glob("visits/*"))
     return values | {"resume": True} if cut_off and "resume" in values else values
 
 

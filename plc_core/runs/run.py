@@ -140,7 +140,8 @@ def _is_replaceable(path: Path, kind: str) -> bool:
         ended = before.status.get("state") in ("failed", "killed")
     except RunError:
         return False
-    return ended and not any((path / part).exists() for part in ("visits", "checkpoints"))
+    # Folders that a kill left empty hold nothing that would be lost.
+    return ended and not any(any(path.glob(part)) for part in ("visits/*", "checkpoints/*-*"))
 
 
 def modified(folder: Path) -> int | None:
