@@ -17,7 +17,7 @@ from plc_core.files import RunError
 from plc_core.runs import open_run
 from plc_core.study.__main__ import main
 from plc_core.study.material import prepare
-from plc_core.study.measures import accuracy, of_training, of_votes
+from plc_core.study.measures import LENGTH, accuracy, of_training, of_votes
 from plc_core.study.plan import SLICES, Choice, Job, StudyConfig, jobs_of, read_study, seed_by_seed
 from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
@@ -254,6 +254,7 @@ def test_the_split_of_the_real_files_is_by_prompt():
 def test_measures_follow_the_markers(tmp_path):
     run = open_run(write_fake_run(tmp_path, "fake", oracle=False))
     pairs = run.pairs().assign(injected_tie=False, tokens=20)
+    pairs["longer"] = np.where(pairs["flipped"], -4, 4)  # the better answer is the longer one
     visits = run.visits()
     found = pd.DataFrame(of_training(visits, pairs, run.metrics()))
     value = found.set_index(["measure", "group"])["value"]
@@ -263,6 +264,9 @@ def test_measures_follow_the_markers(tmp_path):
     assert value["q_flip", "flipped"] > value["q_flip", "not flipped"]
     assert value["early_share", "all"] < 0.1
     assert value["tie_selectivity", "world"] > 0.5
+    # A length that says all of the label, and nothing of the gap.
+    assert value["flip_auroc", "-length difference"] == 1.0
+    assert value["tie_selectivity", f"{LENGTH}, world"] == 0.5
 
 
 def test_accuracy_is_told_apart_by_length():
@@ -284,11 +288,15 @@ def test_votes_in_order_have_a_positive_trend():
     q_tie = [0.05, 0.06, 0.07] * 20 + [0.9]
     table = pd.DataFrame({"group": groups, "source": ["a"] * 30 + ["b"] * 31})
     per_token = np.array([0.1, -0.3, 0.2] * 20 + [0.0])
-    found = pd.DataFrame(of_votes(np.array(q_tie), np.zeros(61), per_token, table))
-    value = found.set_index(["measure", "group"])["value"]
+    longer = np.array([9, -5, 1] * 20 + [0])
+    found = pd.DataFrame(of_votes(np.array(q_tie), np.zeros(61), per_token, longer, table))
+    rows = found.set_index(["measure", "group"])
+    value = rows["value"]
     assert value["votes_trend", "tau"] == pytest.approx(1)
     assert value["votes_trend", "tau, a"] == pytest.approx(1)
-    assert value["votes_trend", "tau, -|margin| per token"] == pytest.approx(-1 / 3)
+    assert value["votes_trend", f"tau, {LENGTH}, b"] == pytest.approx(1)
+    low, tau, high = rows.loc[("votes_trend", "tau, -|margin| per token"), ["low", "value", "high"]]
+    assert tau == pytest.approx(-1 / 3) and -0.6 < low < tau < high < 0
     assert value["votes_q_tie", "divergent"] == pytest.approx(0.06)
 
 

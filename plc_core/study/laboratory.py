@@ -122,7 +122,7 @@ class Laboratory:
         train_seconds = time.monotonic() - training
         policy.eval()
         visits, table = run.visits(VISIT_COLUMNS), _pairs_table(tokens.pairs)
-        table["tokens"] = response_sizes(tokens.dataset)
+        table["tokens"], table["longer"] = response_sizes(tokens.dataset), _longer(tokens.dataset)
         found = measures.of_training(visits, table, run.metrics())
         router = trainer.router
         assert router is not None  # every objective has its own or a shadow
@@ -139,7 +139,7 @@ class Laboratory:
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted, probe)
                 per_token = voted / response_sizes(probe.tokens)
-                found += measures.of_votes(q_tie, q_flip, per_token, probe.pairs)
+                found += measures.of_votes(q_tie, q_flip, per_token, probe.longer, probe.pairs)
             if self.prompts:
                 plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
                 plain.load_state_dict(policy.state_dict())
@@ -170,11 +170,7 @@ class Laboratory:
             table = _pairs_table(tokens.pairs)
             if name == "votes":
                 table["group"] = vote_groups(tokens.pairs)["group"].to_numpy()
-            lengths = [
-                np.array([len(ids) for ids in dataset[f"{side}_ids"]])
-                for side in ("chosen", "rejected")
-            ]
-            self._probes[name] = _Probe(dataset, table, lengths[0] - lengths[1])
+            self._probes[name] = _Probe(dataset, table, _longer(dataset))
         return self._probes[name]
 
     @property
@@ -269,6 +265,14 @@ class Laboratory:
             {"prompt": i, "reward": reward, "kl": a - b, "tokens": len(ids[i])}
             for i, (reward, a, b) in enumerate(zip(rewards, own, reference, strict=True))
         ]
+
+
+def _longer(pairs: Dataset) -> np.ndarray:
+    """Tokens that the chosen answer of each pair has more."""
+    chosen, rejected = (
+        np.array([len(ids) for ids in pairs[f"{side}_ids"]]) for side in ("chosen", "rejected")
+    )
+    return chosen - rejected
 
 
 def _pairs_table(pairs: Any) -> pd.DataFrame:

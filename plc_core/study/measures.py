@@ -18,6 +18,9 @@ from plc_core.data.votes import VOTE_GROUPS
 
 Measure = dict[str, Any]
 
+LENGTH = "-|length difference|"
+"""The control of every ranking of ties: the closer the lengths, in tokens, the more of a tie."""
+
 
 def accuracy(
     margins: np.ndarray, table: pd.DataFrame, longer: np.ndarray, group: str
@@ -45,7 +48,8 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
     """Routing and posterior on the training pairs: each pair's first visit, before its update.
 
     `pairs` has the tokens of both responses of each pair together, for the margin per token, as a
-    sum over a short pair is small whatever is preferred.
+    sum over a short pair is small whatever is preferred; and those that the chosen one has more,
+    `longer`, whose ranking is the control of what needs no policy at all.
     """
     first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
     table = pairs.merge(first, on="pair_id", validate="one_to_one")
@@ -77,18 +81,23 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
         if name != "-margin":
             rows += _calibration(name, score.to_numpy(), flipped[~tie])
     per_token = table["margin"] / table["tokens"]
-    rows.append(_auroc("flip_auroc", "-margin per token", -per_token[~tie], flipped[~tie]))
+    rows += [
+        _auroc("flip_auroc", "-margin per token", -per_token[~tie], flipped[~tie]),
+        _auroc("flip_auroc", "-length difference", -clear["longer"], flipped[~tie]),
+    ]
     for name, score in (
         ("q_tie", table["q_tie"]),
         ("-|margin|", -table["margin"].abs()),
         ("-|margin| per token", -per_token.abs()),
+        (LENGTH, -table["longer"].abs()),
     ):
         rows.append(_auroc("tie_auroc", name, score, tie))
         # A source of long answers that has all ties is told apart by length alone.
         for source in sorted(table.loc[tie, "source"].unique()):
             inside = (table["source"] == source).to_numpy()
             rows.append(_auroc("tie_auroc", f"{name}, {source}", score[inside], tie[inside]))
-    rows += _tie_selectivity(table)
+    rows += _tie_selectivity("", table, table["q_tie"])
+    rows += _tie_selectivity(f"{LENGTH}, ", table, -table["longer"].abs())
     total = float(table["weight"].sum())
     steps = table["step"].max() + 1
     early = float(table.loc[table["step"] < 0.2 * steps, "weight"].sum())
@@ -109,30 +118,37 @@ def _calibration(name: str, forecast: np.ndarray, flipped: np.ndarray) -> list[M
     return [_row(measure, name, value, n=found.n) for measure, value in numbers.items()]
 
 
-def _tie_selectivity(table: pd.DataFrame) -> list[Measure]:
-    """AUROC of q_tie for the bottom against the top fifth of the score gap, in each source."""
-    usable = table[table["score_chosen"].notna()].reset_index(drop=True)
+def _tie_selectivity(name: str, table: pd.DataFrame, score: pd.Series) -> list[Measure]:
+    """AUROC of the score for the bottom against the top fifth of the score gap, in each source."""
+    known = table["score_chosen"].notna()
+    usable = table[known].assign(score=score[known]).reset_index(drop=True)
     part = slices_of(usable, 0.2).table["slice"]
     rows = []
     for source in sorted(usable["source"].unique()):
         of_source = usable["source"] == source
-        low, high = (usable.loc[of_source & (part == name), "q_tie"] for name in ("low", "high"))
+        low, high = (usable.loc[of_source & (part == side), "score"] for side in ("low", "high"))
         if len(low) and len(high):
             inside = np.concatenate([np.ones(len(low), bool), np.zeros(len(high), bool)])
-            rows.append(_auroc("tie_selectivity", source, pd.concat([low, high]), inside))
+            group = f"{name}{source}"
+            rows.append(_auroc("tie_selectivity", group, pd.concat([low, high]), inside))
             p = mann_whitney(low, high).p
-            rows.append(_row("tie_selectivity_p", source, p, n=len(low) + len(high)))
+            rows.append(_row("tie_selectivity_p", group, p, n=len(low) + len(high)))
     return rows
 
 
 def of_votes(
-    q_tie: np.ndarray, q_flip: np.ndarray, margin_per_token: np.ndarray, table: pd.DataFrame
+    q_tie: np.ndarray,
+    q_flip: np.ndarray,
+    margin_per_token: np.ndarray,
+    longer: np.ndarray,
+    table: pd.DataFrame,
 ) -> list[Measure]:
     """Mean q_tie and q_flip by agreement, and Kendall's tau-b with the order of the groups.
 
     The groups in order of less agreement: unanimous, divergent, tie-majority. The trend is of
-    q_tie, over all pairs and within each source, whose answers differ in length, and of the margin
-    per token, the larger the closer to 0. `table` has a group and a source a pair.
+    q_tie, of the margin per token and of the answers' difference in length (`longer`), the larger
+    the closer to 0; over all pairs, and within each source, whose answers differ in length. `table`
+    has a group and a source a pair.
     """
     groups = table["group"]
     rows = []
@@ -144,20 +160,42 @@ def of_votes(
         ]
     order = groups.map({name: i for i, name in enumerate(VOTE_GROUPS)})
     known = order.notna().to_numpy()
-    rows += _trend("", order[known], q_tie[known])
-    rows += _trend(", -|margin| per token", order[known], -np.abs(margin_per_token[known]))
-    for source in sorted(table["source"].unique()):
-        inside = known & (table["source"] == source).to_numpy()
-        rows += _trend(f", {source}", order[inside], q_tie[inside])
+    parts = {"": known}
+    parts |= {
+        f", {source}": known & (table["source"] == source).to_numpy()
+        for source in sorted(table["source"].unique())
+    }
+    scores = {
+        "": q_tie,
+        ", -|margin| per token": -np.abs(margin_per_token),
+        f", {LENGTH}": -np.abs(longer),
+    }
+    for score, values in scores.items():
+        for part, inside in parts.items():
+            rows += _trend(score + part, order[inside].to_numpy(int), values[inside])
     return rows
 
 
-def _trend(name: str, order: pd.Series, values: np.ndarray) -> list[Measure]:
+def _trend(name: str, order: np.ndarray, values: np.ndarray) -> list[Measure]:
+    """Kendall's tau-b with the 95 % of a bootstrap over pairs, and its p without one."""
     if len(order) < 3:
         return []
-    found = stats.kendalltau(order.astype(int), values)
-    numbers = {f"tau{name}": float(found.statistic), f"p{name}": float(found.pvalue)}
-    return [_row("votes_trend", group, value, n=len(order)) for group, value in numbers.items()]
+    found = stats.kendalltau(order, values)
+    resampled = stats.bootstrap(
+        (order, values),
+        lambda x, y: stats.kendalltau(x, y).statistic,
+        n_resamples=200,
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    low, high = resampled.confidence_interval
+    tau, p = float(found.statistic), float(found.pvalue)
+    return [
+        _row("votes_trend", f"tau{name}", tau, float(low), float(high), len(order)),
+        _row("votes_trend", f"p{name}", p, n=len(order)),
+    ]
 
 
 def agreement(margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray) -> list[Measure]:
