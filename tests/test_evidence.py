@@ -20,6 +20,7 @@ from plc_core.evidence.estimates import (
     win_rates,
 )
 from plc_core.evidence.files import FILES
+from plc_core.evidence.numbers import within_sources
 from plc_core.evidence.report import bill, by_rate
 from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
@@ -293,3 +294,32 @@ def test_every_claim_names_its_place_in_the_paper_or_none():
         assert claim.paper in ("–", "not measured") or any(
             mark in claim.paper for mark in ("tab:", "app:", "fig:", "abstract", "ordered")
         )
+
+
+def test_a_ranking_is_compared_with_that_of_lengths_within_each_source():
+    jobs, measures = [], []
+    for seed in range(3):
+        for rate in (0.0, 0.2):
+            job = f"{seed}-{rate}"
+            jobs.append(
+                {"job": job, "slice": "main", "method": "plc-aggressive", "flip_rate": rate,
+                 "tie_rate": 0.0, "seed": seed, "beta": 0.1, "learning_rate": 1e-5}
+            )  # fmt: skip
+            for group, value, half in (
+                ("a", 0.6, 0.03), ("-|length difference|, a", 0.7, 0.04),
+                ("b", 0.5, 0.03), ("-|length difference|, b", 0.4, 0.04),
+            ):  # fmt: skip
+                if (seed, group) != (2, "-|length difference|, b"):
+                    measures.append(
+                        {"job": job, "measure": "tie_selectivity", "group": group, "n": 9,
+                         "value": value + rate, "low": value - half, "high": value + half}
+                    )  # fmt: skip
+    study = Study("s", pd.DataFrame(jobs), pd.DataFrame(measures))
+    alone = over_seeds(within_sources("tie_selectivity")(study, "plc-aggressive"))
+    assert alone is not None and (alone.n, alone.value) == (3, pytest.approx(0.55))
+    over = within_sources("tie_selectivity", over="-|length difference|, ")
+    found = over(study, "plc-aggressive")
+    assert set(found["seed"]) == {0, 1}  # the third lacks a source
+    assert found.groupby("seed")["value"].mean().tolist() == pytest.approx([0, 0])
+    assert found["half"].tolist() == pytest.approx([0.05] * 4)
+    assert over(Study("none"), "plc-aggressive").empty

@@ -8,31 +8,24 @@ it lies wholly on the other side, and *undecided* otherwise, always so with fewe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import numpy as np
 import pandas as pd
 
-from plc_core.evidence.estimates import (
-    BASELINE,
-    FEWEST,
-    METHOD,
-    Estimate,
-    Study,
-    above_frontier,
-    at,
-    best_other,
-    difference,
-    over_seeds,
-    win_rates,
+from plc_core.evidence.estimates import BASELINE, FEWEST, METHOD, Estimate, Study, over_seeds
+from plc_core.evidence.numbers import (
+    NOISY,
+    Numbers,
+    accuracy_over_dpo,
+    at_like_kl,
+    dose,
+    gap,
+    noise_error,
+    over_best_other,
+    single,
+    win_rate,
+    within_sources,
 )
-
-Numbers: TypeAlias = Callable[[Study, str], pd.DataFrame]
-"""Of a study under a method, PLC-DPO or another: rows with a seed and a value; none if not run."""
-
-_NOISY = (0.2, 0.3, 0.4)
 
 
 @dataclass(frozen=True)
@@ -131,148 +124,86 @@ def shown(found: Estimate, digits: int, scale: float = 1.0, signed: bool = False
     return f"{value}{interval} (n={found.n})"
 
 
-def _one(measure: str, group: str, rates: tuple[float, ...]) -> Numbers:
-    return lambda study, method: at(study.values(measure, group, method), rates)
-
-
-def _gap(
-    one: tuple[str, str], other: tuple[str, str], rates: tuple[float, ...], of: str | None = None
-) -> Numbers:
-    """`one` minus `other`; the latter under the same method, or under `of`."""
-
-    def values(study: Study, method: str) -> pd.DataFrame:
-        sides = study.values(*one, method), study.values(*other, of or method)
-        return difference(*(at(side, rates) for side in sides))
-
-    return values
-
-
-def _accuracy_over_dpo(rates: tuple[float, ...]) -> Numbers:
-    return _gap(("accuracy", "test"), ("accuracy", "test"), rates, BASELINE)
-
-
-def _over_best_other(study: Study, method: str) -> pd.DataFrame:
-    other = best_other(study, "accuracy", "test", _NOISY)
-    sides = [at(study.values("accuracy", "test", m), _NOISY) for m in (method, other or "")]
-    return difference(*sides)
-
-
-def _win_rate(rates: tuple[float, ...], part: str = "main", ties: float = 0.0) -> Numbers:
-    def values(study: Study, method: str) -> pd.DataFrame:
-        table = at(win_rates(study, method, part), rates)
-        return table[(table["tie_rate"] - ties).abs() < 1e-9]
-
-    return values
-
-
-def _at_like_kl(measure: str, group: str, rates: tuple[float, ...], along: str) -> Numbers:
-    def values(study: Study, method: str) -> pd.DataFrame:
-        found = at(above_frontier(study, measure, group, along, method), rates)
-        own = at(study.values("kl", "responses", method), rates)
-        others = study.values("kl", "responses", BASELINE, "frontier")
-        if not np.isin(others[along], own[along]).all():
-            found.attrs["why"] = "no DPO run has its KL (n=0)"
-        return found
-
-    return values
-
-
-def _dose(study: Study, method: str) -> pd.DataFrame:
-    values = study.values("q_flip", "all", method)
-    high, low = (at(values, (rate,)).assign(flip_rate=0.0) for rate in (0.3, 0.0))
-    return difference(high, low)
-
-
-def _within_sources(measure: str, before: str = "") -> Numbers:
-    """On clean data, the mean over the sources, as their scales cannot be compared.
-
-    A source's group is its name behind `before`; a seed counts that has all of them.
-    """
-
-    def values(study: Study, method: str) -> pd.DataFrame:
-        rows = study.measures
-        groups: list[str] = []
-        if study.is_run:
-            names = rows.loc[rows["measure"] == measure, "group"].unique()
-            groups = sorted(group for group in names if group.startswith(before))
-        tables = [at(study.values(measure, group, method), (0.0,)) for group in groups]
-        if not tables:
-            return study.values(measure, "", method)
-        table = pd.concat(tables)
-        return table[table.groupby("seed")["value"].transform("count") == len(groups)]
-
-    return values
-
-
-def _noise_error(study: Study, _: str) -> pd.DataFrame:
-    values = study.values("noise_rate", "all", BASELINE)
-    return values.assign(value=(values["value"] - values["flip_rate"]).abs(), half=math.nan)
-
-
 _VOTES = "tab:multipref-routing"
+_OVER_LENGTH = "… more than the answers' difference in length does"
+_LENGTH = "-|length difference|, "
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("PLC-DPO wins against same-data DPO on clean data, win rate in %",
-          "58.3 (tab:tie-injection-performance, 0 % ties)", _win_rate((0.0,)), 50.0, digits=1),
+          "58.3 (tab:tie-injection-performance, 0 % ties)", win_rate((0.0,)), 50.0, digits=1),
     Claim("PLC-DPO wins against same-data DPO at 20 % reversed labels, win rate in %",
-          "71.0 (app:self-confirmation)", _win_rate((0.2,)), 50.0, digits=1),
+          "71.0 (app:self-confirmation)", win_rate((0.2,)), 50.0, digits=1),
     Claim("PLC-DPO wins against same-data DPO at 30 % exact ties, win rate in %",
-          "68.5 (tab:tie-injection-performance)", _win_rate((0.0,), "ties", 0.3), 50.0, digits=1),
+          "68.5 (tab:tie-injection-performance)", win_rate((0.0,), "ties", 0.3), 50.0, digits=1),
     Claim("Held-out accuracy over DPO, clean data, in points", "–",
-          _accuracy_over_dpo((0.0,)), scale=100, digits=1),
+          accuracy_over_dpo((0.0,)), scale=100, digits=1),
     Claim("Held-out accuracy over DPO, 20 to 40 % reversed labels, in points", "–",
-          _accuracy_over_dpo(_NOISY), scale=100, digits=1),
+          accuracy_over_dpo(NOISY), scale=100, digits=1),
     Claim("… and over the best other objective, which these pairs chose, in points", "–",
-          _over_best_other, scale=100, digits=1),
+          over_best_other, scale=100, digits=1),
     Claim("… and over DPO of another β at the same KL, in points", "not measured",
-          _at_like_kl("accuracy", "test", _NOISY, "beta"), scale=100, digits=1),
+          at_like_kl("accuracy", "test", NOISY, "beta"), scale=100, digits=1),
     Claim("… and over DPO of another learning rate at the same KL, in points", "not measured",
-          _at_like_kl("accuracy", "test", _NOISY, "learning_rate"), scale=100, digits=1,
+          at_like_kl("accuracy", "test", NOISY, "learning_rate"), scale=100, digits=1,
           exploratory=True),
     Claim("Reward of answers over DPO of another β at the same KL, 20 to 40 % reversed labels",
-          "not measured", _at_like_kl("reward", "responses", _NOISY, "beta")),
+          "not measured", at_like_kl("reward", "responses", NOISY, "beta")),
     Claim("… and over DPO of another learning rate at the same KL", "not measured",
-          _at_like_kl("reward", "responses", _NOISY, "learning_rate"), exploratory=True),
+          at_like_kl("reward", "responses", NOISY, "learning_rate"), exploratory=True),
     Claim("q_flip ranks reversed labels at 20 %, AUROC", "0.731 (app:self-confirmation)",
-          _one("flip_auroc", "q_flip", (0.2,)), 0.5, shadow=True),
+          single("flip_auroc", "q_flip", (0.2,)), 0.5, shadow=True),
     Claim("… more than the margin of plain DPO does, AUROC difference", "not measured",
-          _gap(("flip_auroc", "q_flip"), ("flip_auroc", "-margin"), (0.2,), BASELINE)),
+          gap(("flip_auroc", "q_flip"), ("flip_auroc", "-margin"), (0.2,), BASELINE)),
+    Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
+          gap(("flip_auroc", "q_flip"), ("flip_auroc", "-length difference"), (0.2,)),
+          exploratory=True),
+    Claim("… and at 40 %", "not measured",
+          gap(("flip_auroc", "q_flip"), ("flip_auroc", "-length difference"), (0.4,)),
+          exploratory=True),
     Claim("Mean q_flip of reversed above that of other labels, at 20 %",
           "+0.276 (app:self-confirmation)",
-          _gap(("q_flip", "flipped"), ("q_flip", "not flipped"), (0.2,)), shadow=True),
+          gap(("q_flip", "flipped"), ("q_flip", "not flipped"), (0.2,)), shadow=True),
     Claim("Mean q_flip rises with the noise, from clean data to 30 %",
-          "+0.205 from 5 to 30 % of hard pairs (tab:posterior-hard-pair)", _dose, shadow=True),
+          "+0.205 from 5 to 30 % of hard pairs (tab:posterior-hard-pair)", dose, shadow=True),
     Claim("q_tie is larger for the smallest score gaps, AUROC, mean of the sources",
-          "significant, no size (fig:tie-selectivity)", _within_sources("tie_selectivity"), 0.5,
+          "significant, no size (fig:tie-selectivity)", within_sources("tie_selectivity"), 0.5,
           shadow=True),
+    Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
+          within_sources("tie_selectivity", over=_LENGTH), exploratory=True),
     Claim("q_tie ranks exact ties, AUROC", "0.619 (tab:tie-per-pair)",
-          _one("tie_auroc", "q_tie", (0.0,)), 0.5, shadow=True),
+          single("tie_auroc", "q_tie", (0.0,)), 0.5, shadow=True),
     Claim("… within the sources that have ties, AUROC", "not measured",
-          _within_sources("tie_auroc", "q_tie, "), 0.5, shadow=True, exploratory=True),
+          within_sources("tie_auroc", "q_tie, "), 0.5, shadow=True, exploratory=True),
+    Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
+          within_sources("tie_auroc", "q_tie, ", over=_LENGTH), exploratory=True),
     Claim("The margin per token ranks exact ties within the sources that have some, AUROC",
-          "not measured", _within_sources("tie_auroc", "-|margin| per token, "), 0.5, shadow=True,
+          "not measured", within_sources("tie_auroc", "-|margin| per token, "), 0.5, shadow=True,
           exploratory=True),
     Claim("q_tie of tie-majority above that of unanimous human votes", f"+0.0186 ({_VOTES})",
-          _gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
+          gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
           shadow=True),
     Claim("… of divergent above that of unanimous votes", f"ordered ({_VOTES})",
-          _gap(("votes_q_tie", "divergent"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
+          gap(("votes_q_tie", "divergent"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
           shadow=True),
     Claim("… of tie-majority above that of divergent votes", f"ordered ({_VOTES})",
-          _gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "divergent"), (0.0,)), digits=4,
+          gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "divergent"), (0.0,)), digits=4,
           shadow=True),
+    Claim("q_tie rises with less agreement within the sources of votes, Kendall's τ",
+          "not measured", within_sources("votes_trend", "tau, "), shadow=True, exploratory=True),
+    Claim(f"{_OVER_LENGTH}, difference of τ", "not measured",
+          within_sources("votes_trend", "tau, ", over=f"tau, {_LENGTH}"), exploratory=True),
     Claim("q_flip finds disagreement with a reward model at 20 %, AUROC",
-          "0.779 (app:self-confirmation)", _one("reward_auroc", "q_flip", (0.2,)), 0.5,
+          "0.779 (app:self-confirmation)", single("reward_auroc", "q_flip", (0.2,)), 0.5,
           shadow=True),
     Claim("Little correction early: share of the weight in the first 20 % of training, below 5 %",
-          "0.019 (app:self-confirmation)", _one("early_share", "all", (0.2,)), 0.05, above=False,
+          "0.019 (app:self-confirmation)", single("early_share", "all", (0.2,)), 0.05, above=False,
           by_construction=True),
     Claim("Beside the paper: p_flip is better calibrated than q_flip at 20 %, ECE difference", "–",
-          _gap(("ece", "q_flip"), ("ece", "p_flip"), (0.2,)), shadow=True),
+          gap(("ece", "q_flip"), ("ece", "p_flip"), (0.2,)), shadow=True),
     Claim("Beside the paper: p_flip forecasts better than the base rate at 20 %, Brier difference",
-          "–", _gap(("brier_base", "p_flip"), ("brier", "p_flip"), (0.2,)), shadow=True,
+          "–", gap(("brier_base", "p_flip"), ("brier", "p_flip"), (0.2,)), shadow=True,
           exploratory=True),
     Claim("Beside the paper: error of the estimated noise rate under DPO, below 0.1", "–",
-          _noise_error, 0.1, above=False),
+          noise_error, 0.1, above=False),
 )  # fmt: skip
 """Every claim of the table, in its order."""
