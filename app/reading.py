@@ -24,7 +24,7 @@ from plc_core.analysis.inspection.preparing import is_busy, prepare
 from plc_core.analysis.inspection.queries import columns
 from plc_core.analysis.inspection.steps import thinned
 from plc_core.files import RunError, read_table
-from plc_core.runs import Run, open_run, resolve
+from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ CURVE_POINTS = 1_000
 
 AUDITED = (
     *("source", "oracle_state", "flipped", "injected_tie"),
-    *("score_chosen", "score_rejected", "last_step"),
+    *("score_chosen", "score_rejected", *LENGTH_COLUMNS, "last_step"),
     *("margin", "z", "q_clean", "q_flip", "q_tie", "weight"),
 )
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from plc_core.analysis import audit
+from plc_core.analysis.studies import ties
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run
 
@@ -82,6 +83,17 @@ def test_flip_ranking_leaves_ties_out() -> None:
     assert table[["n_flip", "n_clean"]].to_numpy().tolist() == [[1, 2], [1, 2]]
 
 
+def test_lengths_alone_are_ranked_beside_the_weights() -> None:
+    """Where the shorter answer was chosen in the flipped pairs alone, no policy is needed."""
+    lengths = {"chosen_tokens": [9, 8, 3, 5], "rejected_tokens": [4, 8, 6, 1]}
+    pairs = pairs_of(["clean", "clean", "flip", "tie"]).assign(**lengths)
+    table = audit.flip_ranking(visits_of([0.1, 0.8, 0.7, 0.9]), pairs).set_index("score")
+    assert table.loc["-length difference", "auroc"] == 1
+    assert table.loc["q_flip", "auroc"] == 0.5
+    unknown = pairs.assign(chosen_tokens=None)
+    assert audit.longer(unknown) is None and len(audit.flip_ranking(visits_of([0.1]), unknown)) == 2
+
+
 def test_flip_calibration_by_hand() -> None:
     visits = visits_of([0.05, 0.05, 0.95, 1.0])
     result = audit.flip_calibration(visits, pairs_of(["clean", "flip", "flip", "tie"]))
@@ -118,6 +130,21 @@ def test_tie_selectivity_compares_the_ends_of_the_gap() -> None:
     assert bottom["q_tie_mean"] > top["q_tie_mean"]
     assert bottom["abs_margin_median"] == 0.5
     assert result.tests.set_index("measure").loc["q_tie", "auroc"] == 1
+    assert result.lengths.empty
+
+
+def test_tie_selectivity_has_the_lengths_as_its_control() -> None:
+    gaps = [0.0, 0.5, 1, 2, 3, 4, 5, 6, 7, -9]
+    visits, pairs = scored(gaps, chosen_tokens=[5, 6, *[4] * 6, 2, 30], rejected_tokens=5)
+    result = audit.tie_selectivity(visits, pairs)
+    assert result.tests["measure"].tolist() == ["q_tie", "abs_margin"]  # Holm is over these
+    (control,) = result.lengths.to_dict("records")
+    assert (control["measure"], control["auroc"]) == ("length_difference", 0)
+    (said,) = ties.lengths_sentences(result)
+    assert said.startswith("Control without a policy: ")
+    assert "the answers' difference in tokens" in said
+    shown = ties.weak_gaps_shown({"DPO": result})
+    assert shown["AUROC of bottom, the answers' difference in tokens"].iloc[0].startswith("0.000")
 
 
 def test_equal_gaps_at_the_edge_are_split_by_a_hash_of_the_id_and_counted() -> None:

@@ -135,6 +135,14 @@ def test_ranking_leaves_ties_out_of_flips_and_stands_beside_the_margin() -> None
     assert table.loc["-margin", "auroc"] == 1
     assert table.loc["q_tie", "auroc"] == 1
     assert table.loc["-|margin|", "auroc"] == 1
+    visits, pairs = frames()
+    flips, tied = pairs["oracle_state"] == "flip", pairs["oracle_state"] == "tie"
+    pairs["rejected_tokens"] = 10
+    pairs["chosen_tokens"] = pairs["rejected_tokens"] + np.where(tied, 0, np.where(flips, -3, 3))
+    table = oracle.state_ranking(visits, pairs).set_index("score")
+    assert table.loc[["-length difference", "-|length difference|"], "auroc"].tolist() == [1, 1]
+    found = against_truth({"PLC-DPO": (visits, pairs)}).table
+    assert found.loc[("PLC-DPO", "q_tie"), "AUROC of lengths alone"].startswith("1.000")
 
 
 def test_without_the_truth_there_is_a_sentence_and_no_number() -> None:

@@ -68,6 +68,8 @@ def test_the_run_folder_says_everything(plc):
     assert run.info["calibration_order"] == "update-first"
     assert run.info["data"]["rows"] == len(run.pairs()) == 64
     assert run.info["data"]["flipped"] == run.pairs()["flipped"].sum() > 5
+    lengths = run.pairs()[["chosen_tokens", "rejected_tokens"]]
+    assert (lengths.min() > 1).all() and lengths.max().max() <= run.info["data"]["max_length"]
     assert run.info["reference"]["model"]
     assert run.info["versions"]["transformers"]
     metrics = run.metrics()

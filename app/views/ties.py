@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
@@ -26,6 +28,7 @@ from plc_core.analysis.studies.ties import (
     injected_ties,
     injected_ties_sentence,
     injected_ties_shown,
+    lengths_sentences,
     weak_gaps_sentences,
 )
 from plc_core.runs import Run
@@ -100,8 +103,9 @@ def _selectivity(result: TieSelectivity, name: str) -> None:
     chart("q_tie and |m| by score gap", figure, SELECTIVITY, key="tie_selectivity", beside=True)
     _slices(slices)
     _tests(tests)
-    of_source = TieSelectivity(slices, tests, result.share, result.scored, result.unscored)
-    for sentence in weak_gaps_sentences(of_source, name):
+    lengths = result.lengths[result.lengths["source"] == source]
+    of_source = replace(result, slices=slices, tests=tests, lengths=lengths)
+    for sentence in [*weak_gaps_sentences(of_source, name), *lengths_sentences(of_source)]:
         st.text(sentence)
     st.caption(
         f"{result.scored:,} visited pairs with scores"

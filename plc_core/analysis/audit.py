@@ -17,6 +17,7 @@ import pandas as pd
 from plc_core.analysis.calibration import Calibration, calibrate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval
 from plc_core.data.slices import slices_of
+from plc_core.runs.pair_columns import LENGTH_COLUMNS
 
 STATES = ("clean", "flip", "tie")
 """The latent states of a pair, in the order of every table and figure."""
@@ -69,6 +70,17 @@ def _has_ties(pairs: pd.DataFrame) -> bool:
     return "injected_tie" in pairs and bool(pairs["injected_tie"].any())
 
 
+def longer(pairs: pd.DataFrame) -> pd.Series | None:
+    """Tokens that each chosen answer has more than the rejected one; None where not known.
+
+    The control of every ranking: what the lengths alone say needs neither policy nor training.
+    """
+    chosen, rejected = LENGTH_COLUMNS
+    if not {chosen, rejected} <= set(pairs) or pairs[chosen].isna().all():
+        return None
+    return pairs[chosen].astype("float64") - pairs[rejected].astype("float64")
+
+
 def routing_by_state(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """Mean routing weights of each group of pairs, with 95 % t intervals.
 
@@ -89,16 +101,20 @@ def routing_by_state(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """AUROC of q_flip and of -margin for flipped against clean pairs, true ties left out.
 
-    Without a known state: swapped against unswapped pairs. Columns: score, auroc, low, high,
-    n_flip, n_clean, truth, text. Figure "Routing response under hard-pair corruption", its AUROC.
+    Without a known state: swapped against unswapped pairs. Where the lengths are known, beside them
+    that of a chosen answer shorter than the other. Columns: score, auroc, low, high, n_flip,
+    n_clean, truth, text. Figure "Routing response under hard-pair corruption", its AUROC.
     """
     table = _routed(visits, pairs, "margin")
     truth = "oracle state" if has_oracle(pairs) else "corruption marker"
     clean, flip = group_names(pairs)[:2]
     table = table[groups(table).isin([clean, flip])]
     positive = groups(table) == flip
+    scores = {"q_flip": table["q_flip"], "-margin": -table["margin"]}
+    if (more := longer(table)) is not None:
+        scores["-length difference"] = -more
     rows = []
-    for name, score in (("q_flip", table["q_flip"]), ("-margin", -table["margin"])):
+    for name, score in scores.items():
         area = auroc(score, positive)
         rows.append(
             {
@@ -146,11 +162,14 @@ class TieSelectivity:
     `slices`: source, slice ("bottom" or "top"), n, gap_low, gap_high, cut_ties (pairs with exactly
     the edge's gap that fell outside), and mean and median of q_tie and |margin|.
     `tests`: source, measure, then the fields of `MannWhitney` (a = bottom, b = top) and its text.
-    `scored` counts pairs with both scores and a visit, `unscored` the others.
+    `lengths`: the same of the answers' difference in tokens, the control that needs no policy; no
+    rows where the lengths are not known. `scored` counts pairs with both scores and a visit,
+    `unscored` the others.
     """
 
     slices: pd.DataFrame
     tests: pd.DataFrame
+    lengths: pd.DataFrame
     share: float
     scored: int
     unscored: int
@@ -172,10 +191,12 @@ def tie_selectivity(
         gap=(scores["score_chosen"] - scores["score_rejected"]).abs(),
         abs_margin=table["margin"].abs(),
         source=table["source"].fillna("unknown") if "source" in table else "all",
+        length_difference=None if (more := longer(table)) is None else more.abs(),
     )
     usable = table[table["gap"].notna() & table["q_tie"].notna()].reset_index(drop=True)
     keys = usable.reindex(columns=["pair_id", "source", "score_chosen", "score_rejected"])
     part = slices_of(keys, share).table["slice"]
+    measures = ["q_tie", "abs_margin"] + (["length_difference"] if more is not None else [])
     slices, tests = [], []
     for source in sorted(usable["source"].unique()) or ["all"]:
         of_source = usable["source"] == source
@@ -184,11 +205,18 @@ def tie_selectivity(
             _slice_row(source, "bottom", bottom, usable[of_source]),
             _slice_row(source, "top", top, usable[of_source]),
         ]
-        for measure in ("q_tie", "abs_margin"):
+        for measure in measures:
             test = mann_whitney(bottom[measure], top[measure])
             tests.append({"source": source, "measure": measure} | vars(test) | {"text": str(test)})
+    tested = pd.DataFrame(tests)
+    control = tested["measure"] == "length_difference"
     return TieSelectivity(
-        pd.DataFrame(slices), pd.DataFrame(tests), share, len(usable), len(table) - len(usable)
+        pd.DataFrame(slices),
+        tested[~control].reset_index(drop=True),
+        tested[control].reset_index(drop=True),
+        share,
+        len(usable),
+        len(table) - len(usable),
     )
 
 

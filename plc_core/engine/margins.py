@@ -13,12 +13,12 @@ from plc_core.data.corruption.flips import reverse
 from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.logprobs import autocast, pair_logps
 from plc_core.engine.models import load_policy
-from plc_core.engine.packing import PairCollator, StepCollator, response_sizes
+from plc_core.engine.packing import PairCollator, StepCollator, response_lengths
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.files import cache_dir
 from plc_core.progress import Progress
-from plc_core.runs import Run
+from plc_core.runs import LENGTH_COLUMNS, Run
 
 
 def final_margins(
@@ -40,7 +40,7 @@ def policy_margins(
     """The margin of each pair under a run's trained policy against its own start, by pair id.
 
     Columns: margin, in nats, as beta [log pi/pi_ref(chosen) - log pi/pi_ref(rejected)] (eq. mseq),
-    and tokens, of both responses together. Pairs that the chat template refuses have no row.
+    and chosen_tokens and rejected_tokens. Pairs that the chat template refuses have no row.
 
     Raises:
         RunError: where the run has no trained policy.
@@ -68,6 +68,7 @@ def policy_margins(
                 margin = config["beta"] * (ratio[:, 0] - ratio[:, 1])
                 margins[start + batch["place"]] = margin.float().cpu()
             advance(len(rows))
-    return pd.DataFrame(
-        {"margin": margins.tolist(), "tokens": response_sizes(tokens)}, index=tokens["pair_id"][:]
+    table = pd.DataFrame(
+        response_lengths(tokens), index=tokens["pair_id"][:], columns=list(LENGTH_COLUMNS)
     )
+    return table.assign(margin=margins.tolist())

@@ -146,10 +146,10 @@ def pair_sizes(pairs: Dataset) -> NDArray[np.int64]:
     return np.sum([pc.list_value_length(table[name]).to_numpy() for name in _IDS], axis=0)
 
 
-def response_sizes(pairs: Dataset) -> NDArray[np.int64]:
-    """Tokens of both responses of every pair together, without reading the tokens."""
+def response_lengths(pairs: Dataset) -> NDArray[np.int64]:
+    """[N, 2]: tokens of every pair's chosen and rejected response, without reading the tokens."""
     table = pairs.with_format("arrow")[:]
-    return np.sum([pc.list_value_length(table[name]).to_numpy() for name in _IDS[1:]], axis=0)
+    return np.stack([pc.list_value_length(table[name]).to_numpy() for name in _IDS[1:]], axis=1)
 
 
 def pair_tokens(row: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from accelerate import PartialState
 from peft import PeftModel
@@ -30,7 +31,7 @@ from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
 from plc_core.engine.models import compile_layers, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
-from plc_core.engine.packing import PairCollator, StepCollator, check_budget
+from plc_core.engine.packing import PairCollator, StepCollator, check_budget, response_lengths
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
@@ -39,7 +40,7 @@ from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
-from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
 from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
@@ -179,15 +180,18 @@ def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, 
     """Write what the run is made from; RunError where a resumed run was made from other things."""
     pairs = tokens.pairs
     fingerprint = pairs.fingerprint
+    table = pairs.table
+    for name, lengths in zip(LENGTH_COLUMNS, response_lengths(tokens.dataset).T, strict=True):
+        table = table.append_column(name, pa.array(lengths, pa.int32()))
     if "data" in run.info:
         if not isinstance(run.info["data"], dict) or not isinstance(run.info["reference"], dict):
             raise RunError(f"The run.json of {run.name!r} is not as a run writes it.")
         _same(run, "data", run.info["data"].get("fingerprint"), fingerprint)
         for name in ("model", "precision", "attention"):
             _same(run, f"reference {name}", run.info["reference"].get(name), reference[name])
-        run.write_pairs(pairs.table)  # the same, and whole, whatever became of the file
+        run.write_pairs(table)  # the same, and whole, whatever became of the file
         return
-    run.write_pairs(pairs.table)
+    run.write_pairs(table)
     run.write_findings(pairs.findings)
     report = pairs.report()
     run.update_info(

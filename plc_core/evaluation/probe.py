@@ -38,7 +38,7 @@ from plc_core.files import RunError, project_path, read_table, write_table
 from plc_core.objective import Router
 from plc_core.objective.calibration import MarginCalibration
 from plc_core.progress import Progress
-from plc_core.runs import Run
+from plc_core.runs import LENGTH_COLUMNS, Run
 
 Calibrated: TypeAlias = Literal["checkpoint", "self"]
 CALIBRATIONS: tuple[Calibrated, ...] = ("checkpoint", "self")
@@ -64,9 +64,10 @@ def score_probe(run: Run, name: str, pairs: Pairs, make: bool = True) -> pd.Data
     """Score `pairs` by the run's last checkpoint and keep it as `scores/<name>.parquet`.
 
     One row a pair and calibration: calibration, pair_id, margin (nats, of the observed label), z,
-    q_clean, q_flip, q_tie, confidence, and of the pair source, scores, markers, oracle_state and
-    group (of its votes, else null). Pairs that the chat template refuses have NaN. What was scored
-    before, of the same pairs by the same checkpoint, is read again.
+    q_clean, q_flip, q_tie, confidence, and of the pair source, scores, markers, oracle_state,
+    group (of its votes, else null), chosen_tokens and rejected_tokens. Pairs that the chat template
+    refuses have NaN. What was scored before, of the same pairs by the same checkpoint, is read
+    again.
 
     Raises:
         RunError: where the run has no trained policy; unless `make`, where it has not scored them.
@@ -85,9 +86,9 @@ def score_probe(run: Run, name: str, pairs: Pairs, make: bool = True) -> pd.Data
     router = router_of(run, checkpoint)
     table = pairs.table.select(_KEPT).to_pandas()
     table["group"] = vote_groups(pairs)["group"].to_numpy()
-    margins = margins.reindex(table["pair_id"])
-    table["margin"] = margins["margin"].to_numpy()
-    tokens = torch.tensor(margins["tokens"].to_numpy())
+    margins = margins.reindex(table["pair_id"]).reset_index(drop=True)
+    table[list(margins.columns)] = margins
+    tokens = torch.tensor(margins[list(LENGTH_COLUMNS)].sum(axis=1, skipna=False).to_numpy())
     frames = [_routed(table, tokens, router, calibration) for calibration in CALIBRATIONS]
     scores = pd.concat(frames, ignore_index=True)
     path.parent.mkdir(exist_ok=True)

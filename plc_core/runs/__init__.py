@@ -1,9 +1,8 @@
 """The run folder: the only contract between training, notebooks and the inspector."""
 
+from plc_core.runs.pair_columns import LENGTH_COLUMNS, PAIRS_A_GROUP, TEXT_COLUMNS
 from plc_core.runs.run import (
-    PAIRS_A_GROUP,
     SCHEMA,
-    TEXT_COLUMNS,
     UNSTARTED,
     Run,
     check_root,
@@ -15,6 +14,7 @@ from plc_core.runs.run import (
 )
 
 __all__ = [
+    "LENGTH_COLUMNS",
     "PAIRS_A_GROUP",
     "SCHEMA",
     "TEXT_COLUMNS",

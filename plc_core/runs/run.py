@@ -5,7 +5,7 @@
     run.json            parameters, data, model, versions, hardware, `schema`
     status.json         queued | running | done | failed | killed, with a heartbeat
     metrics.parquet     one row an optimizer step
-    pairs.parquet       one row a training pair: id, texts, scores, markers
+    pairs.parquet       one row a training pair: id, texts, scores, markers, lengths
     findings.parquet    one row a finding of validation: rule, action, file, row, pair id, reason
     visits/*.parquet    one row a pair and visit: margin, z, q, confidence, weight, log-probs
     generations/        responses to held-out prompts     judgements/   their rewards
@@ -33,6 +33,7 @@ import pyarrow as pa
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
 from plc_core.progress import BATCH_VARIABLE
 from plc_core.runs.earlier import set_aside
+from plc_core.runs.pair_columns import PAIRS_A_GROUP, TEXT_COLUMNS
 from plc_core.runs.provenance import describe_data
 from plc_core.runs.status import INPUTS_VARIABLE, StatusFile, now
 from plc_core.runs.visit_files import VisitFiles
@@ -40,12 +41,6 @@ from plc_core.runs.visit_files import VisitFiles
 SCHEMA = 1
 UNSTARTED = "unstarted"
 """The kind of a run whose job failed before it began."""
-TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
-"""Columns of pairs.parquet that are read for the pair on the screen only."""
-
-PAIRS_A_GROUP = 2_000
-"""Rows of a row group of pairs.parquet: what is decoded to show the texts of one pair."""
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,127}")
 
 

@@ -22,7 +22,7 @@ from plc_core.data.world.language import parse_prompt
 from plc_core.engine.arguments import training_arguments
 from plc_core.engine.logprobs import autocast, pair_logps, response_logps, verify_packing
 from plc_core.engine.models import compile_layers, load_policy, model_identity
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_sizes
+from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
@@ -60,7 +60,12 @@ class Outcome(NamedTuple):
 class _Probe(NamedTuple):
     tokens: Dataset  # with reference log-probs
     pairs: pd.DataFrame
-    longer: np.ndarray  # tokens that the chosen answer has more
+    lengths: np.ndarray  # [N, 2]: tokens of the chosen and the rejected answer
+
+    @property
+    def longer(self) -> np.ndarray:
+        """Tokens that the chosen answer has more."""
+        return np.asarray(self.lengths[:, 0] - self.lengths[:, 1])
 
 
 class Laboratory:
@@ -122,7 +127,8 @@ class Laboratory:
         train_seconds = time.monotonic() - training
         policy.eval()
         visits, table = run.visits(VISIT_COLUMNS), _pairs_table(tokens.pairs)
-        table["tokens"], table["longer"] = response_sizes(tokens.dataset), _longer(tokens.dataset)
+        lengths = response_lengths(tokens.dataset)
+        table["tokens"], table["longer"] = lengths.sum(1), lengths[:, 0] - lengths[:, 1]
         found = measures.of_training(visits, table, run.metrics())
         router = trainer.router
         assert router is not None  # every objective has its own or a shadow
@@ -138,7 +144,7 @@ class Laboratory:
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted, probe)
-                per_token = voted / response_sizes(probe.tokens)
+                per_token = voted / probe.lengths.sum(1)
                 found += measures.of_votes(q_tie, q_flip, per_token, probe.longer, probe.pairs)
             if self.prompts:
                 plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
@@ -170,7 +176,7 @@ class Laboratory:
             table = _pairs_table(tokens.pairs)
             if name == "votes":
                 table["group"] = vote_groups(tokens.pairs)["group"].to_numpy()
-            self._probes[name] = _Probe(dataset, table, _longer(dataset))
+            self._probes[name] = _Probe(dataset, table, response_lengths(dataset))
         return self._probes[name]
 
     @property
@@ -208,7 +214,7 @@ class Laboratory:
     ) -> tuple[np.ndarray, np.ndarray]:
         """q_flip and q_tie of margins under the calibration at the end of training."""
         there = torch.tensor(margins, device=self.device)
-        tokens = torch.tensor(response_sizes(probe.tokens), device=self.device)
+        tokens = torch.tensor(probe.lengths.sum(1), device=self.device)
         routing = router(there, progress=1.0, update=False, tokens=tokens)
         return routing.flip.cpu().numpy(), routing.tie.cpu().numpy()
 
@@ -265,14 +271,6 @@ class Laboratory:
             {"prompt": i, "reward": reward, "kl": a - b, "tokens": len(ids[i])}
             for i, (reward, a, b) in enumerate(zip(rewards, own, reference, strict=True))
         ]
-
-
-def _longer(pairs: Dataset) -> np.ndarray:
-    """Tokens that the chosen answer of each pair has more."""
-    chosen, rejected = (
-        np.array([len(ids) for ids in pairs[f"{side}_ids"]]) for side in ("chosen", "rejected")
-    )
-    return chosen - rejected
 
 
 def _pairs_table(pairs: Any) -> pd.DataFrame:

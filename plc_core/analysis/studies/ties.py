@@ -29,6 +29,11 @@ from plc_core.analysis.studies.pooling import as_visits, between, number, pooled
 from plc_core.runs import Run
 
 _LABELS = ("source", "measure", "text")
+_MEASURES = {
+    "q_tie": "q_tie",
+    "abs_margin": "|m|",
+    "length_difference": "the answers' difference in tokens",
+}
 _SCORES: dict[str, Side] = {"q_flip": "greater", "q_tie": "greater", "q_clean": "less"}
 _RESAMPLES = 1000
 
@@ -43,7 +48,7 @@ def weak_gaps_shown(found: Mapping[str, TieSelectivity]) -> pd.DataFrame:
     """Bottom and top slices of each policy and source, with the tests between them."""
     rows = []
     for policy, selectivity in found.items():
-        tests = selectivity.tests.set_index(["source", "measure"])
+        tests = pd.concat([selectivity.tests, selectivity.lengths]).set_index(["source", "measure"])
         for row in selectivity.slices.to_dict("records"):
             shown = {
                 "policy": policy,
@@ -55,10 +60,11 @@ def weak_gaps_shown(found: Mapping[str, TieSelectivity]) -> pd.DataFrame:
             for measure, name in (("q_tie", "q_tie"), ("abs_margin", "|m|")):
                 shown[f"mean {name}"] = number(row[f"{measure}_mean"], 4)
                 shown[f"median {name}"] = number(row[f"{measure}_median"], 4)
-            for measure, name in (("q_tie", "q_tie"), ("abs_margin", "|m|")):
-                test = tests.loc[(row["source"], measure)]
-                area = between(test["auroc"], test["auroc_low"], test["auroc_high"])
-                shown[f"AUROC of bottom, {name}"] = area if row["slice"] == "bottom" else ""
+            for measure, name in _MEASURES.items():
+                if (row["source"], measure) in tests.index:
+                    test = tests.loc[(row["source"], measure)]
+                    area = between(test["auroc"], test["auroc_low"], test["auroc_high"])
+                    shown[f"AUROC of bottom, {name}"] = area if row["slice"] == "bottom" else ""
             rows.append(shown)
     return pd.DataFrame(rows).set_index(["policy", "source", "slice"])
 
@@ -69,11 +75,25 @@ def weak_gaps_sentences(selectivity: TieSelectivity, policy: str) -> list[str]:
     adjusted = holm(selectivity.tests["p"])
     bottom, top = (f"the {side} {selectivity.share:.0%}" for side in ("bottom", "top"))
     for row, p in zip(selectivity.tests.to_dict("records"), adjusted, strict=True):
-        measure = "q_tie" if row["measure"] == "q_tie" else "|m|"
+        measure = _MEASURES[row["measure"]]
         test = MannWhitney(**{str(k): v for k, v in row.items() if k not in _LABELS})
         said = read_aloud(test, measure, bottom, top, adjusted=float(p))
         sentences.append(f"{policy}: {said}")
     return sentences
+
+
+def lengths_sentences(selectivity: TieSelectivity) -> list[str]:
+    """The control aloud, for each source: what needs no policy, only the answers' lengths."""
+    bottom, top = (f"the {side} {selectivity.share:.0%}" for side in ("bottom", "top"))
+    name = _MEASURES["length_difference"]
+    return [
+        "Control without a policy: "
+        + read_aloud(
+            MannWhitney(**{str(k): v for k, v in row.items() if k not in _LABELS}),
+            name, bottom, top,
+        )
+        for row in selectivity.lengths.to_dict("records")
+    ]  # fmt: skip
 
 
 def injected_ties(scores: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
