@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import papermill
 from papermill.exceptions import PapermillExecutionError
 
 from plc_core.batch.report import write_report
+from plc_core.environment import environment
 from plc_core.files import RunError, replacing
 from plc_core.parameters import notebook_values, run_folder
 from plc_core.progress import BATCH_VARIABLE
@@ -47,7 +47,7 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
     with tempfile.TemporaryDirectory() as scratch:
         executed = Path(scratch) / "notebook.ipynb"
         try:
-            with _environment(token, Path(scratch) / "inputs"):
+            with environment(_variables(token, Path(scratch) / "inputs")):
                 _execute(notebook, executed, {name: values[name] for name in parameters}, folder)
         except NotebookError as error:
             reason = str(error)
@@ -84,25 +84,14 @@ def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], folder:
         raise NotebookError(f"The notebook's kernel died ({error}). {advice}") from None
 
 
-@contextlib.contextmanager
-def _environment(token: str, inputs: Path) -> Iterator[None]:
+def _variables(token: str, inputs: Path) -> dict[str, str]:
     # The kernel inherits the environment; bars in it would fill the notebook line by line.
-    wanted = {
+    return {
         BATCH_VARIABLE: token,
         INPUTS_VARIABLE: str(inputs),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "PLOTLY_RENDERER": "plotly_mimetype",
     }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value
 
 
 def _is_of(folder: Path, token: str) -> bool:

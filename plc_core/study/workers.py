@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import math
@@ -16,7 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import pyarrow as pa
 import torch
 from tqdm.auto import tqdm
 
+from plc_core.environment import environment
 from plc_core.files import RunError, write_table
 from plc_core.progress import BATCH_VARIABLE
 from plc_core.study.material import Material
@@ -86,7 +86,7 @@ def run_jobs(
                 target=_work, args=(study, material, results.folder, place, *given)
             )
             # A child loads torch, which looks for its GPU, before its first line runs.
-            with _environment(number, workers):
+            with environment(_variables(number, workers)):
                 process.start()
             processes.append(process)
         while time.monotonic() < deadline + _SECONDS_TO_SAVE:
@@ -183,27 +183,19 @@ def _leave_with_parent() -> None:
     os._exit(1)
 
 
-@contextlib.contextmanager
-def _environment(number: int, workers: int) -> Iterator[None]:
-    """Within, a process that is started sees one GPU and uses its share of the processors."""
+def _variables(number: int, workers: int) -> dict[str, str]:
+    """With them a process sees one GPU and uses its share of the processors."""
     threads = max(1, (os.cpu_count() or 1) // workers)
-    values = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-    values["TOKENIZERS_PARALLELISM"] = "false"
-    values[BATCH_VARIABLE] = "study"  # the bar of this call is the parent's
+    values = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "TOKENIZERS_PARALLELISM": "false",
+        BATCH_VARIABLE: "study",  # the bar of this call is the parent's
+    }
     if count := torch.cuda.device_count():
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = seen.split(",") if seen else [str(i) for i in range(count)]
         values["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return values
 
 
 def _said(error: Exception) -> str:
