@@ -209,11 +209,11 @@ def test_without_centring_the_evidence_turns_at_a_margin_of_zero():
 
 
 def test_length_normalised_routing_reads_the_margin_per_hundred_tokens():
-    m, tokens = f64([1.0, 1.0, -2.0]), torch.tensor([10, 100, 400])
-    by_length = Router(length_normalised=True)(m, progress=0.5, tokens=tokens)
-    expected = Router()(100 * m / tokens, progress=0.5)
+    m, lengths = f64([1.0, 1.0, -2.0]), torch.tensor([[4, 6], [1, 99], [200, 200]])
+    by_length = Router(length_normalised=True)(m, progress=0.5, lengths=lengths)
+    expected = Router()(100 * m / lengths.sum(1), progress=0.5)
     torch.testing.assert_close(by_length, expected)
-    with pytest.raises(ValueError, match="tokens of each pair"):
+    with pytest.raises(ValueError, match="needs the lengths of both responses"):
         Router(length_normalised=True)(m, progress=0.5)
 
 
@@ -328,6 +328,7 @@ def test_a_step_without_pairs_moves_nothing():
         ({"sigma_min": math.inf}, "sigma_min must be a finite number"),
         ({"centre": 0}, "centre must be true or false"),
         ({"length_normalised": 1}, "length_normalised must be true or false"),
+        ({"length_evidence": 1}, "length_evidence must be true or false"),
         ({"warmup": "0.1"}, "warmup must be a finite number"),
         ({"gate": "no"}, "gate must be true or false"),
         ({"correct": "False"}, "correct must be true or false"),

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
@@ -88,8 +89,8 @@ def score_probe(run: Run, name: str, pairs: Pairs, make: bool = True) -> pd.Data
     table["group"] = vote_groups(pairs)["group"].to_numpy()
     margins = margins.reindex(table["pair_id"]).reset_index(drop=True)
     table[list(margins.columns)] = margins
-    tokens = torch.tensor(margins[list(LENGTH_COLUMNS)].sum(axis=1, skipna=False).to_numpy())
-    frames = [_routed(table, tokens, router, calibration) for calibration in CALIBRATIONS]
+    lengths = torch.tensor(margins[list(LENGTH_COLUMNS)].to_numpy(np.float64))
+    frames = [_routed(table, lengths, router, calibration) for calibration in CALIBRATIONS]
     scores = pd.concat(frames, ignore_index=True)
     path.parent.mkdir(exist_ok=True)
     arrow = pa.Table.from_pandas(scores, preserve_index=False)
@@ -114,7 +115,7 @@ def router_of(run: Run, checkpoint: Path) -> Router:
 
 
 def _routed(
-    table: pd.DataFrame, tokens: torch.Tensor, router: Router, calibration: Calibrated
+    table: pd.DataFrame, lengths: torch.Tensor, router: Router, calibration: Calibrated
 ) -> pd.DataFrame:
     margin = torch.tensor(table["margin"].to_numpy(), dtype=torch.float64)
     known = ~margin.isnan()
@@ -123,9 +124,9 @@ def _routed(
         if calibration == "self":
             # After one step the bias-corrected average is that step's own mean and variance.
             router.calibration = MarginCalibration(before.alpha, before.sigma_min)
-            router.calibration.observe(router.evidence(margin, tokens)[known])
+            router.calibration.observe(router.evidence(margin, lengths)[known])
             router.calibration.commit()
-        routing = router(margin, progress=1.0, update=False, tokens=tokens)
+        routing = router(margin, progress=1.0, update=False, lengths=lengths)
     finally:
         router.calibration = before
     columns: dict[str, Any] = {"calibration": calibration, "z": routing.z.numpy()}

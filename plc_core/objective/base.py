@@ -101,8 +101,8 @@ class Objective(ABC):
         m = sequence_margin(logps, self.beta)
         routing = None
         if self.router is not None:
-            tokens = logps.chosen_lengths + logps.rejected_lengths
-            routing = self.router(m, progress, micro_batch, update, tokens)
+            lengths = torch.stack((logps.chosen_lengths, logps.rejected_lengths), 1)
+            routing = self.router(m, progress, micro_batch, update, lengths)
         loss = self.losses(m, logps, Step(progress, *micro_batch, update), routing)
         return ObjectiveOutput(loss, m.detach(), routing)
 

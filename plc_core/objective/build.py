@@ -56,7 +56,7 @@ def build_objective(name: str, *, beta: float, **options: Any) -> Objective:
         options: those of the objective's class: epsilon, alpha, tau, and so on. For "plc" they are
             `correct` and the options of `Router`: recipe, prior, states, schedule,
             calibration_order, sigma_min, initial, calibrate, gate, warmup, centre,
-            length_normalised.
+            length_normalised, length_evidence.
 
     The paper's ablations: name "dpo-ln"; and "plc" with correct=False; states=("clean", "tie");
     states=("clean", "flip"); calibrate=False; or gate=False, warmup=0, schedule="constant".

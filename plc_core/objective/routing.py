@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plc_core.objective.calibration import MarginCalibration
 from plc_core.objective.checks import number, positive, share, truth
+from plc_core.objective.length_evidence import LengthEvidence
 
 CalibrationOrder = Literal["auto", "update-first", "score-first"]
 Schedule = Literal["linear", "cosine", "constant"]
@@ -112,6 +113,8 @@ class Router:
         length_normalised: True reads the margin per hundred tokens of both responses together, in
             place of their sum; not in the paper. Where sources differ in length, a sum is near 0
             because a pair is short, and is then taken for a tie.
+        length_evidence: True adds what the answers' difference in length says of the label, as
+            learnt from the labels so far (see `LengthEvidence`); not in the paper.
         calibrate: False takes the raw margin as z (ablation "Remove EMA calibration"; the recipe's
             alpha = 0 instead standardises by each batch alone).
         gate: False sets the confidence to 1; with warmup = 0 and schedule "constant" it is the
@@ -139,6 +142,7 @@ class Router:
         kappa: float | None = None,
         centre: bool = True,
         length_normalised: bool = False,
+        length_evidence: bool = False,
     ) -> None:
         if isinstance(recipe, str):
             if recipe not in RECIPES:
@@ -169,6 +173,8 @@ class Router:
         self.calibrate = truth("calibrate", calibrate)
         self.gate = truth("gate", gate)
         self.length_normalised = truth("length_normalised", length_normalised)
+        told = truth("length_evidence", length_evidence)
+        self.length_evidence = LengthEvidence(self.recipe.alpha) if told else None
         self.calibration = MarginCalibration(self.recipe.alpha, sigma_min, initial, centre)
 
     def __call__(
@@ -177,7 +183,7 @@ class Router:
         progress: float,
         micro_batch: tuple[int, int] = (0, 1),
         update: bool = True,
-        tokens: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Routing:
         """Route the margins of a micro-batch, [B].
 
@@ -186,39 +192,48 @@ class Router:
             progress: completed share of training in [0, 1].
             micro_batch: (index, count) of this forward among those of the optimizer step.
             update: False for evaluation: score with the committed EMA and change nothing.
-            tokens: of both responses together, [B]; length-normalised routing needs them.
+            lengths: tokens of the chosen and the rejected response, [B, 2]; for the options that
+                read them.
         """
-        margin = self.evidence(margin, tokens)
+        evidence = self.evidence(margin, lengths)
         index, count = micro_batch
         calibration = self.calibration
         average = None
         if update:
-            calibration.observe(margin)
+            if self.length_evidence is not None:
+                self.length_evidence.observe(*self._read(margin, lengths))
+            calibration.observe(evidence)
             order = self.calibration_order
             if order == "update-first" or (order == "auto" and count == 1):
                 average = calibration.preview()
-        routing = self._route(margin, progress, average)
+        routing = self._route(evidence, progress, average)
         if update and index == count - 1:
             calibration.commit(average)
+            if self.length_evidence is not None:
+                self.length_evidence.commit()
         return routing
 
-    def evidence(self, margin: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """What is calibrated: the margin, or with `length_normalised` it per 100 tokens, [B].
+    def evidence(self, margin: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """What is calibrated, [B]: the margin, unless an option reads the lengths [B, 2] too.
 
         Raises:
-            ValueError: for length-normalised routing without tokens.
+            ValueError: for such an option without lengths.
         """
-        if not self.length_normalised:
+        if not (self.length_normalised or self.length_evidence):
             return margin
-        if tokens is None:
-            raise ValueError("Length-normalised routing needs the tokens of each pair.")
-        return 100 * margin / tokens
+        margin, known = self._read(margin, lengths)
+        return margin if self.length_evidence is None else self.length_evidence(margin, known)
 
-    def _route(self, margin: Tensor, progress: float, average: Tensor | None) -> Routing:
+    def _read(self, margin: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        if lengths is None:
+            raise ValueError("This routing needs the lengths of both responses of each pair.")
+        return (100 * margin / lengths.sum(-1) if self.length_normalised else margin), lengths
+
+    def _route(self, evidence: Tensor, progress: float, average: Tensor | None) -> Routing:
         if self.calibrate:
-            z = self.calibration.standardize(margin, average)
+            z = self.calibration.standardize(evidence, average)
         else:
-            z = margin.detach().to(torch.float64)
+            z = evidence.detach().to(torch.float64)
         q = energies(z, self.prior, self.recipe).softmax(-1)
         clean, flip, tie = q.unbind(-1)
         certainty = confidence(q, self.recipe.kappa) if self.gate else torch.ones_like(z)
@@ -229,14 +244,19 @@ class Router:
         return correction_strength(progress, self.recipe, self.schedule)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the EMA. gamma_t follows from progress."""
-        return {"calibration": self.calibration.state_dict()}
+        """What a resumed run needs: the EMAs. gamma_t follows from progress."""
+        state: dict[str, Any] = {"calibration": self.calibration.state_dict()}
+        if self.length_evidence is not None:
+            state["length_evidence"] = self.length_evidence.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; ValueError where it is something else."""
         if "calibration" not in state:
             raise ValueError(f"This is no state of a router: {dict(state)!r}.")
         self.calibration.load_state_dict(state["calibration"])
+        if self.length_evidence is not None:
+            self.length_evidence.load_state_dict(state.get("length_evidence"))
 
 
 def _restricted(

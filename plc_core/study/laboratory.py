@@ -214,8 +214,8 @@ class Laboratory:
     ) -> tuple[np.ndarray, np.ndarray]:
         """q_flip and q_tie of margins under the calibration at the end of training."""
         there = torch.tensor(margins, device=self.device)
-        tokens = torch.tensor(probe.lengths.sum(1), device=self.device)
-        routing = router(there, progress=1.0, update=False, tokens=tokens)
+        lengths = torch.tensor(probe.lengths, device=self.device)
+        routing = router(there, progress=1.0, update=False, lengths=lengths)
         return routing.flip.cpu().numpy(), routing.tie.cpu().numpy()
 
     def _agreement(self, margins: np.ndarray, q_flip: np.ndarray) -> list[dict[str, Any]]:
