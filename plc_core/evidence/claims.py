@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from plc_core.evidence.estimates import BASELINE, FEWEST, METHOD, Estimate, Study, over_seeds
+from plc_core.evidence.estimates import (
+    BASELINE,
+    FEWEST,
+    FRESH,
+    METHOD,
+    Estimate,
+    Study,
+    over_seeds,
+)
 from plc_core.evidence.numbers import (
     NOISY,
     Numbers,
@@ -21,6 +29,7 @@ from plc_core.evidence.numbers import (
     dose,
     gap,
     noise_error,
+    of_variant,
     over_best_other,
     single,
     win_rate,
@@ -205,5 +214,14 @@ CLAIMS: tuple[Claim, ...] = (
           exploratory=True),
     Claim("Beside the paper: error of the estimated noise rate under DPO, below 0.1", "–",
           noise_error, 0.1, above=False),
+    Claim("Beside the paper: lengths as evidence raise q_flip's AUROC, at 40 % reversed labels",
+          "–", of_variant("flip_auroc", "q_flip", (0.4,), "length-evidence", METHOD),
+          exploratory=True),
+    Claim("… on pairs that it was not found on", "–",
+          of_variant("flip_auroc", "q_flip", (0.4,), f"length-evidence-{FRESH}", FRESH, "variants"),
+          exploratory=True),
+    Claim("… and held-out accuracy there, over DPO, in points", "–",
+          of_variant("accuracy", "test", (0.4,), f"length-evidence-{FRESH}", f"{BASELINE}-{FRESH}",
+                     "variants"), scale=100, digits=1, exploratory=True),
 )  # fmt: skip
 """Every claim of the table, in its order."""

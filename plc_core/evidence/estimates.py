@@ -14,6 +14,8 @@ from plc_core.evidence.files import FILES, read_results
 from plc_core.files import project_path
 
 BASELINE, METHOD = "dpo", "plc-aggressive"
+FRESH = "fresh"
+"""The mixture of pairs that the part train does not have, and PLC-DPO's variant on it."""
 FEWEST = 3
 """Seeds without which there is neither an interval nor a verdict."""
 

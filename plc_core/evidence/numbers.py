@@ -43,6 +43,21 @@ def gap(
     return values
 
 
+def of_variant(
+    measure: str, group: str, rates: tuple[float, ...], variant: str, over: str, part: str = "main"
+) -> Numbers:
+    """A measure of a variant minus that of `over`, a method of the slice `part`."""
+
+    def values(study: Study, _: str) -> pd.DataFrame:
+        sides = (
+            study.values(measure, group, variant, "variants"),
+            study.values(measure, group, over, part),
+        )
+        return difference(*(at(side, rates) for side in sides))
+
+    return values
+
+
 def accuracy_over_dpo(rates: tuple[float, ...]) -> Numbers:
     """Accuracy on held-out pairs, minus plain DPO's."""
     return gap(("accuracy", "test"), ("accuracy", "test"), rates, BASELINE)

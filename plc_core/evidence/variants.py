@@ -5,7 +5,15 @@ from __future__ import annotations
 import pandas as pd
 
 from plc_core.evidence.claims import shown
-from plc_core.evidence.estimates import BASELINE, METHOD, Study, at, difference, over_seeds
+from plc_core.evidence.estimates import (
+    BASELINE,
+    FRESH,
+    METHOD,
+    Study,
+    at,
+    difference,
+    over_seeds,
+)
 
 _MEASURES = {
     # column: measure, group, scale, digits
@@ -22,19 +30,23 @@ def variants_table(study: Study) -> pd.DataFrame:
     """One row a variant and share of reversed labels; each number minus that of its base.
 
     The base is the run of the slice main with the same data and seed: of PLC-DPO's aggressive
-    recipe for its variants, of DPO for others. Columns: against, and the differences with 95 %
-    intervals over seeds, as text; "–" where a variant has no such number.
+    recipe for its variants, of DPO for others. On fresh pairs it is PLC-DPO's run there, and of
+    that DPO's. Columns: against, and the differences with 95 % intervals over seeds, as text; "–"
+    where a variant has no such number.
     """
     rows = []
     jobs = study.jobs[study.jobs["slice"] == "variants"] if study.is_run else pd.DataFrame()
     for (name, given), members in jobs.groupby(["method", "flip_rate"]) if len(jobs) else ():
         variant, rate = str(name), float(str(given))
         base = METHOD if (members["objective"] == "plc").all() else BASELINE
+        part = "main"
+        if base == METHOD and (members["mixture"] == FRESH).all():
+            base, part = FRESH if variant != FRESH else f"{BASELINE}-{FRESH}", "variants"
         row = {"variant": variant, "reversed": f"{rate:.0%}", "against": base}
         for column, (measure, group, scale, digits) in _MEASURES.items():
             sides = (
                 at(study.values(measure, group, variant, "variants"), (rate,)),
-                at(study.values(measure, group, base), (rate,)),
+                at(study.values(measure, group, base, part), (rate,)),
             )
             found = over_seeds(difference(*sides))
             row[column] = "–" if found is None else shown(found, digits, scale, signed=True)

@@ -32,7 +32,7 @@ _WORLD_SEED = 20_260_102
 class Material(NamedTuple):
     """Where the pairs lie, and what the split left of them."""
 
-    files: dict[str, str]  # train-all, train-scored, train-helpful, tie-base, ties, select, …
+    files: dict[str, str]  # train-all, -scored, -helpful, -fresh, tie-base, ties, select, …
     counts: dict[str, Any]
     prompts: list[list[dict[str, str]]]  # to answer, as messages
 
@@ -55,6 +55,7 @@ def prepare(study: StudyConfig) -> Material:
     settings = {
         "files": {name: _digest(path) for name, path in found.items()},
         "split": [study.split_seed, study.shares, study.most_pairs, study.responses],
+        "layout": 2,  # of the files in the folder
     }
     folder = _folder(study.name, settings)
     prompts = _prompts(found.get("prompts"), study.responses)
@@ -97,6 +98,8 @@ def _split(study: StudyConfig, found: Mapping[str, Path], folder: Path, prompts:
     files |= {"ties": [r for r in train if _is_tie(r)]}
     scored = [r for r in files["train-scored"] if not _is_tie(r)]
     files |= {"tie-base": _first(scored, study.most_pairs.get("tie-base"), study.split_seed)}
+    # What was found on the part train is shown on pairs that no other job trains on.
+    files |= {"train-fresh": parts["select"] + parts["reward"]}
     files |= parts
     _write(folder, files, {"left_out": left_out, "prompts": len(prompts)})
 

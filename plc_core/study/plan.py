@@ -111,7 +111,7 @@ class Job:
     seed: int
     flip_rate: float = 0.0
     tie_rate: float = 0.0
-    mixture: str = "all"  # all, scored or helpful: the sources that are trained on
+    mixture: str = "all"  # all, scored or helpful sources of the part train, or fresh pairs
     tags: Mapping[str, Any] = field(default_factory=dict)
 
     @property
