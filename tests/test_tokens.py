@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -267,9 +268,15 @@ def test_a_token_of_the_tokenizer_that_is_not_special_stays_one():
 def test_a_vocabulary_without_the_characters_of_a_special_token_refuses_the_pair():
     _, tokenizer = load_policy("world")
     rows = [row(PROMPT, "well <eos>", "so"), row(PROMPT, "then chop it .", "well")]
+    rows.append(row(PROMPT, "then sauté it .", "well"))
     tokens = tokens_of(rows, tokenizer)
     assert len(tokens.dataset) == 1
-    assert tokens.counts["template-refused"] == 1
+    assert tokens.counts["template-refused"] == 2
+    special, unknown = tokens.pairs.findings.filter(
+        pc.equal(tokens.pairs.findings["rule"], "template-refused")
+    ).to_pylist()
+    assert "'<eos>'" in special["reason"] and repr(PROMPT[:80]) in special["reason"]
+    assert "has no token for one of its words" in unknown["reason"]
 
 
 # ---- templates that refuse or rewrite ------------------------------------------------------------

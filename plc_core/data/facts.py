@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plc_core.data.dialogues import plain_text
+from plc_core.data.votes import is_level
 
 Numbers: TypeAlias = NDArray[Any]
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -38,7 +39,7 @@ class Facts:
         votes = pair["votes"] or []
         self._columns["votes"].append(_hash(repr(sorted(votes))))
         self._columns["row"].append(row)
-        self._tied.append(bool(votes) and votes.count("chosen") == votes.count("rejected"))
+        self._tied.append(is_level(votes))
         self._split.append(self._splits.setdefault(pair["split"], len(self._splits)))
         self._file.append(self._files.setdefault(file, len(self._files)))
 

@@ -46,6 +46,12 @@ def parse_vote(text: object) -> Side:
     return side
 
 
+def is_level(votes: Sequence[str] | None) -> bool:
+    """Whether there are votes and they are level, so that the pair prefers nothing."""
+    known = [] if votes is None else list(votes)
+    return bool(known) and known.count("chosen") == known.count("rejected")
+
+
 def vote_group(votes: Sequence[str] | None) -> VoteGroup | None:
     """How far the annotators of one pair agree.
 

@@ -214,4 +214,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a template raises whatever its author chose
-        raise CannotRenderError(str(error) or type(error).__name__) from error
+        reason = str(error) or type(error).__name__
+        if "[UNK]" in reason:  # of a vocabulary of whole words, as the embedded world's
+            reason = f"the tokenizer has no token for one of its words ({reason})"
+        raise CannotRenderError(reason) from error

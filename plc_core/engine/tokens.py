@@ -24,7 +24,7 @@ from plc_core.engine.truncation import cut_tokens, kept_sizes
 from plc_core.progress import Progress
 
 _KINDS = {
-    "template-refused": "cannot be written by the chat template and are left out",
+    "template-refused": "cannot be written in the model's template and vocabulary and are left out",
     "template-rewritten": "have an answer that the chat template writes otherwise than it is: "
     "white space cut off, reasoning added or dropped",
     "truncated": "are longer than max_length and lost tokens",
@@ -122,10 +122,11 @@ def tokenize_pairs(
     found, kept = _found(file, max_length, decided)
     noted = {name: file.note(name).to_numpy() for name in ("folded", "own")}
     kinds = {kind: file.note("pair_id").filter(rows) for kind, rows in (found | noted).items()}
+    findings = _findings(pairs, file, found, decided, max_length)
     left = int(kept_sizes(file.sizes, max_length)[:, kept].sum())
     lost = int(file.sizes[:, kept].sum()) - left
     return Tokens(
-        pairs=_marked(pairs, found, kept, decided, _findings(file, found, decided, max_length)),
+        pairs=_marked(pairs, found, kept, decided, findings),
         dataset=cut_tokens(file, _flips(pairs), kept, max_length, tokenizer.bos_token_id),
         max_length=max_length,
         kinds=kinds,
@@ -233,6 +234,7 @@ def _identical(file: TokenFile, max_length: int) -> npt.NDArray[np.bool_]:
 
 
 def _findings(
+    pairs: Pairs,
     file: TokenFile,
     found: Mapping[str, npt.NDArray[np.bool_]],
     actions: Mapping[str, Action],
@@ -242,17 +244,24 @@ def _findings(
     tables = []
     for rule, rows in found.items():
         if rule == "template-refused":
-            reasons = file.note("refused").filter(rows).to_pylist()
+            turns = pairs.dataset.select(np.flatnonzero(rows))["prompt"]
+            why = file.note("refused").filter(rows).to_pylist()
+            reasons = list(map(_refusal, why, turns))
         elif rule == "truncated":
             sizes = zip(whole[rows].tolist(), left[rows].tolist(), strict=True)
             reasons = [f"{all_:,} tokens, {all_ - kept:,} of them lost" for all_, kept in sizes]
         else:
             reasons = [_REASONS[rule]] * int(rows.sum())
         columns = {"pair_id": file.note("pair_id").filter(rows), "reason": reasons}
+        columns |= dict.fromkeys(("file", "row"), pa.nulls(len(reasons)))
         columns |= {"rule": [rule] * len(reasons), "action": [actions[rule]] * len(reasons)}
-        columns |= {"file": pa.nulls(len(reasons)), "row": pa.nulls(len(reasons))}
         tables.append(pa.table([columns[name] for name in FINDINGS.names], FINDINGS.names))
     return pa.concat_tables([table.cast(FINDINGS) for table in tables])
+
+
+def _refusal(reason: str, turns: Sequence[Mapping[str, str]]) -> str:
+    # The pair will be in no file of the run, so its prompt says which it was.
+    return f"{reason}; the last turn begins {turns[-1]['content'][:80]!r}"
 
 
 def _marked(
