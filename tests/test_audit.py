@@ -88,7 +88,7 @@ def test_lengths_alone_are_ranked_beside_the_weights() -> None:
     lengths = {"chosen_tokens": [9, 8, 3, 5], "rejected_tokens": [4, 8, 6, 1]}
     pairs = pairs_of(["clean", "clean", "flip", "tie"]).assign(**lengths)
     table = audit.flip_ranking(visits_of([0.1, 0.8, 0.7, 0.9]), pairs).set_index("score")
-    assert table.loc["-length difference", "auroc"] == 1
+    assert table.loc["against length", "auroc"] == 1
     assert table.loc["q_flip", "auroc"] == 0.5
     unknown = pairs.assign(chosen_tokens=None)
     assert audit.longer(unknown) is None and len(audit.flip_ranking(visits_of([0.1]), unknown)) == 2

@@ -140,7 +140,7 @@ def test_ranking_leaves_ties_out_of_flips_and_stands_beside_the_margin() -> None
     pairs["rejected_tokens"] = 10
     pairs["chosen_tokens"] = pairs["rejected_tokens"] + np.where(tied, 0, np.where(flips, -3, 3))
     table = oracle.state_ranking(visits, pairs).set_index("score")
-    assert table.loc[["-length difference", "-|length difference|"], "auroc"].tolist() == [1, 1]
+    assert table.loc[["against length", "-|length difference|"], "auroc"].tolist() == [1, 1]
     found = against_truth({"PLC-DPO": (visits, pairs)}).table
     assert found.loc[("PLC-DPO", "q_tie"), "AUROC of lengths alone"].startswith("1.000")
 

@@ -38,9 +38,29 @@ def test_it_is_the_discriminant_in_the_margins_size():
     x = np.stack([margin.numpy(), np.sign(d) * np.sqrt(np.abs(d))], 1)
     x = x / np.sqrt((x**2).mean(0))
     moments = x.T @ x / len(x)
-    expected = x @ np.linalg.solve(moments + 1e-3 * np.eye(2), x.mean(0))
+    c = moments[0, 1]
+    direction = np.linalg.solve(moments + 1e-3 * np.eye(2), x.mean(0))
+    # The length's coefficient in least squares of 1 on x has this standard error.
+    error = 1 / np.sqrt(len(x) * (1 - c**2))
+    trust = 1 - (error / (direction[1] * ((1 + 1e-3) ** 2 - c**2) / (1 - c**2))) ** 2
+    assert 0.9 < trust < 1
+    told = x @ direction
+    expected = (1 - trust) * x[:, 0] + trust * told / np.sqrt((told**2).mean())
     size = np.sqrt((margin.numpy() ** 2).mean())
     np.testing.assert_allclose(found, expected * size / np.sqrt((expected**2).mean()), rtol=1e-9)
+
+
+def test_lengths_that_say_nothing_leave_the_margin_alone():
+    """Of many draws of lengths without a word on the label, most change little, none much."""
+    margin, _, reversed_ = batch(2000, reversed_share=0.4)
+    lost = []
+    for seed in range(40):
+        lengths = torch.tensor(np.random.default_rng(seed).integers(50, 400, (2000, 2)))
+        score = learnt(margin[:1000], lengths[:1000])(margin[1000:], lengths[1000:])
+        areas = [auroc(-x.numpy(), reversed_[1000:]).value for x in (margin[1000:], score)]
+        lost.append(areas[0] - areas[1])
+    assert np.mean(np.array(lost) == 0) > 0.5  # within a standard error of nothing
+    assert np.mean(lost) < 0.005
 
 
 def test_it_ranks_reversed_labels_better_than_either_without_a_clean_one():
@@ -65,7 +85,7 @@ def test_before_any_step_it_is_the_margin_and_without_margins_nothing():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_split_step_is_the_whole_one_and_a_resumed_run_the_first(order):
-    margin, lengths, _ = batch(60)
+    margin, lengths, _ = batch(60, reversed_share=0.0)
     routers = [Router(length_evidence=True, calibration_order=order) for _ in range(3)]
     for step in range(5):
         m, n = margin[12 * step : 12 * step + 12], lengths[12 * step : 12 * step + 12]
@@ -85,7 +105,7 @@ def test_a_split_step_is_the_whole_one_and_a_resumed_run_the_first(order):
 
 
 def test_evaluation_moves_nothing_and_the_loss_keeps_its_margin():
-    margin, lengths, _ = batch(32)
+    margin, lengths, _ = batch(32, reversed_share=0.0)
     plc = build_objective("plc", beta=0.5, length_evidence=True)
     zero = torch.zeros(32, dtype=torch.float64)
     logps = PairLogps(margin, zero, zero, zero, *lengths.unbind(1))

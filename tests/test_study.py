@@ -265,7 +265,7 @@ def test_measures_follow_the_markers(tmp_path):
     assert value["early_share", "all"] < 0.1
     assert value["tie_selectivity", "world"] > 0.5
     # A length that says all of the label, and nothing of the gap.
-    assert value["flip_auroc", "-length difference"] == 1.0
+    assert value["flip_auroc", "against length"] == 1.0
     assert value["tie_selectivity", f"{LENGTH}, world"] == 0.5
 
 

@@ -81,6 +81,15 @@ def longer(pairs: pd.DataFrame) -> pd.Series | None:
     return pairs[chosen].astype("float64") - pairs[rejected].astype("float64")
 
 
+def against_length(longer: pd.Series) -> pd.Series:
+    """How far each label goes against the lengths, in tokens: the score for flips.
+
+    `longer` is by how many tokens each chosen answer is the longer one. Whether longer or shorter
+    answers are preferred is read from the labels as they are, by the sign of their mean.
+    """
+    return longer * (-1 if longer.mean() >= 0 else 1)
+
+
 def routing_by_state(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """Mean routing weights of each group of pairs, with 95 % t intervals.
 
@@ -102,7 +111,7 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """AUROC of q_flip and of -margin for flipped against clean pairs, true ties left out.
 
     Without a known state: swapped against unswapped pairs. Where the lengths are known, beside them
-    that of a chosen answer shorter than the other. Columns: score, auroc, low, high, n_flip,
+    that of `against_length`. Columns: score, auroc, low, high, n_flip,
     n_clean, truth, text. Figure "Routing response under hard-pair corruption", its AUROC.
     """
     table = _routed(visits, pairs, "margin")
@@ -112,7 +121,7 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     positive = groups(table) == flip
     scores = {"q_flip": table["q_flip"], "-margin": -table["margin"]}
     if (more := longer(table)) is not None:
-        scores["-length difference"] = -more
+        scores["against length"] = against_length(more)
     rows = []
     for name, score in scores.items():
         area = auroc(score, positive)

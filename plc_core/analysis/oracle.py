@@ -15,7 +15,13 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import confusion_matrix
 
-from plc_core.analysis.audit import STATES, has_oracle, join_last_visits, longer
+from plc_core.analysis.audit import (
+    STATES,
+    against_length,
+    has_oracle,
+    join_last_visits,
+    longer,
+)
 from plc_core.analysis.calibration import Calibration, calibrate
 from plc_core.analysis.statistics import Floats, auroc, wilson
 
@@ -158,9 +164,9 @@ def state_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
     Flips are ranked among directional pairs (true ties left out), ties among all pairs. Beside the
     weights stand what they are made of, -margin for flips and -|margin| for ties, and, where the
-    lengths are known, what these rank without a policy: a chosen answer shorter than the other for
-    flips, answers of like length for ties. Columns: state, score, auroc, low, high, n_positive,
-    n_negative, text.
+    lengths are known, what these rank without a policy: labels against the lengths for flips (see
+    `against_length`), answers of like length for ties. Columns: state, score, auroc, low, high,
+    n_positive, n_negative, text.
     """
     table = truth_of(visits, pairs)
     directional = table[table["oracle_state"] != "tie"]
@@ -173,7 +179,7 @@ def state_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     if "p_flip" in directional and directional["p_flip"].notna().any():
         scores["flip", "p_flip"] = directional["p_flip"]
     if (more := longer(table)) is not None:
-        scores["flip", "-length difference"] = -more[directional.index]
+        scores["flip", "against length"] = against_length(more[directional.index])
         scores["tie", "-|length difference|"] = -more.abs()
     rows = []
     for (state, name), score in scores.items():

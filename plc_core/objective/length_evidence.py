@@ -23,9 +23,12 @@ class LengthEvidence:
     d is by how many tokens the chosen response is the longer. A reversed label turns the sign of
     x = (m, l), so with fewer than half of them reversed the mean mu of the observed x points where
     clean labels would, only shorter; with M the second moments of x, M^-1 mu is the direction that
-    tells the two apart. mu and M are bias-corrected EMAs over the steps before, over all ranks, and
-    the evidence has the margin's root mean square, so that it stays in the margin's units. As long
-    as all margins were 0 it is 0, as theirs.
+    tells the two apart. mu and M are bias-corrected EMAs over the steps before, over all ranks.
+
+    Where lengths say nothing, that direction is the noise of its estimate. With t the length's
+    part of M^-1 mu over its standard error, the evidence goes from the margin alone to that
+    direction by the share (1 - 1/t^2)+, the positive-part rule of James and Stein. It has the
+    margin's root mean square, so that it stays in its units: as long as all margins were 0, it is.
 
     Args:
         alpha: decay of the EMA, in [0, 1); the recipe's.
@@ -34,9 +37,9 @@ class LengthEvidence:
     def __init__(self, alpha: float) -> None:
         share("alpha", alpha)
         self.alpha = alpha
-        # Averages of m, l, m^2, l^2, m l and 1, and the sums of the step that is under way.
-        self._average = torch.zeros(6, dtype=torch.float64)
-        self._sums = torch.zeros(6, dtype=torch.float64)
+        # Averages of m, l, m^2, l^2, m l and 1; and the sum of the squared weights of the pairs.
+        self._average = torch.zeros(7, dtype=torch.float64)
+        self._sums = torch.zeros(6, dtype=torch.float64)  # of the step that is under way
 
     def __call__(self, margin: Tensor, lengths: Tensor) -> Tensor:
         """Evidence of a micro-batch, [B], float64 and detached.
@@ -47,17 +50,22 @@ class LengthEvidence:
         """
         m, length = _features(margin, lengths)
         average = self._average.to(m.device)
-        mean_m, mean_l, square_m, square_l, product, mass = average
-        size_m, size_l = ((x / mass).sqrt() for x in (square_m, square_l))
-        unit_m, unit_l = (_quotient(*x) for x in ((mean_m / mass, size_m), (mean_l / mass, size_l)))
-        c = _quotient(product / mass, size_m * size_l)
-        # M^-1 mu in units of the features' sizes, up to a factor.
+        mass = average[5]
+        mean_m, mean_l, square_m, square_l, product = average[:5] / mass
+        size_m, size_l = square_m.sqrt(), square_l.sqrt()
+        # In units of the features' sizes M is [[1, c], [c, 1]].
+        unit_m, unit_l = _quotient(mean_m, size_m), _quotient(mean_l, size_l)
+        c = _quotient(product, size_m * size_l)
         toward_m = (1 + _RIDGE) * unit_m - c * unit_l
         toward_l = (1 + _RIDGE) * unit_l - c * unit_m
-        length_of = (toward_m**2 + 2 * c * toward_m * toward_l + toward_l**2).sqrt()
-        told = toward_m * _quotient(m, size_m) + toward_l * _quotient(length, size_l)
-        evidence = size_m * _quotient(told, length_of)
-        return torch.where((mass > 0) & (length_of > 0), evidence, m)
+        noise = (1 - c**2) * average[6] / mass**2
+        trust = (1 - _quotient(noise, toward_l**2, empty=1.0)).clamp(min=0)
+        size = _size(toward_m, toward_l, c)
+        of_m = 1 - trust + trust * _quotient(toward_m, size)
+        of_l = trust * _quotient(toward_l, size)
+        told = of_m * m + of_l * size_m * _quotient(length, size_l)
+        evidence = _quotient(told, _size(of_m, of_l, c))
+        return torch.where(mass > 0, evidence, m)
 
     def observe(self, margin: Tensor, lengths: Tensor) -> None:
         """Add a micro-batch to the sums of the step that is under way."""
@@ -69,10 +77,12 @@ class LengthEvidence:
     def commit(self) -> None:
         """End the step: move the averages by what was observed since the last one; collective."""
         sums = sum_over_ranks(self._sums)
-        average = self._average.to(sums.device)
-        moved = self.alpha * average + (1 - self.alpha) * sums / sums[-1].clamp(min=1)
-        self._average = torch.where(sums[-1] > 0, moved, average)
-        self._sums = torch.zeros_like(self._average)
+        average, pairs, moved_by = self._average.to(sums.device), sums[-1], 1 - self.alpha
+        step = torch.cat((sums / pairs, (moved_by / pairs)[None]))
+        decay = torch.full_like(average, self.alpha)
+        decay[-1] = self.alpha**2
+        self._average = torch.where(pairs > 0, decay * average + moved_by * step, average)
+        self._sums = torch.zeros_like(sums)
 
     def state_dict(self) -> list[float]:
         """The committed averages."""
@@ -84,7 +94,7 @@ class LengthEvidence:
             average = torch.tensor(state, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
             average = torch.tensor(torch.nan)
-        if average.shape != (6,) or not average.isfinite().all():
+        if average.shape != (7,) or not average.isfinite().all():
             raise ValueError(f"This is no state of the evidence of lengths: {state!r}.")
         self._average = average
         self._sums = torch.zeros(6, dtype=torch.float64)
@@ -95,6 +105,11 @@ def _features(margin: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     return margin.detach().to(torch.float64), difference.sign() * difference.abs().sqrt()
 
 
-def _quotient(value: Tensor, size: Tensor) -> Tensor:
-    # 0 where a feature has no size: it says nothing then.
-    return torch.where(size > 0, value / torch.where(size > 0, size, 1.0), 0.0)
+def _quotient(value: Tensor, size: Tensor, empty: float = 0.0) -> Tensor:
+    # `empty` where a feature has no size: it says nothing then.
+    return torch.where(size > 0, value / torch.where(size > 0, size, 1.0), empty)
+
+
+def _size(of_m: Tensor, of_l: Tensor, c: Tensor) -> Tensor:
+    """Root mean square of of_m m + of_l l, both in units of their sizes."""
+    return (of_m**2 + 2 * c * of_m * of_l + of_l**2).clamp(min=0).sqrt()

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from plc_core.analysis.audit import against_length
 from plc_core.analysis.calibration import calibrate
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval, wilson
@@ -83,7 +84,7 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
     per_token = table["margin"] / table["tokens"]
     rows += [
         _auroc("flip_auroc", "-margin per token", -per_token[~tie], flipped[~tie]),
-        _auroc("flip_auroc", "-length difference", -clear["longer"], flipped[~tie]),
+        _auroc("flip_auroc", "against length", against_length(clear["longer"]), flipped[~tie]),
     ]
     for name, score in (
         ("q_tie", table["q_tie"]),
