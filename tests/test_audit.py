@@ -141,10 +141,12 @@ def test_tie_selectivity_has_the_lengths_as_its_control() -> None:
     (control,) = result.lengths.to_dict("records")
     assert (control["measure"], control["auroc"]) == ("length_difference", 0)
     (said,) = ties.lengths_sentences(result)
-    assert said.startswith("Control without a policy: ")
-    assert "the answers' difference in tokens" in said
+    assert said.startswith("Control without a policy (all): ")
+    assert "the gap in length" in said
     shown = ties.weak_gaps_shown({"DPO": result})
-    assert shown["AUROC of bottom, the answers' difference in tokens"].iloc[0].startswith("0.000")
+    assert shown["AUROC of bottom, the gap in length"].iloc[0].startswith("0.000")
+    unknown = audit.tie_selectivity(visits, pairs.assign(rejected_tokens=None))
+    assert ties.lengths_sentences(unknown)[0].endswith("does not have the lengths.")
 
 
 def test_equal_gaps_at_the_edge_are_split_by_a_hash_of_the_id_and_counted() -> None:

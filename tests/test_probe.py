@@ -67,6 +67,10 @@ def test_the_margins_of_training_pairs_are_those_of_the_last_policy(runs) -> Non
         score_probe(run, "flipped", corrupted_pairs(run, flip_rate=1.0)), "checkpoint"
     )
     np.testing.assert_allclose(flipped["margin"], -scores["margin"], atol=1e-5)
+    lengths = run.pairs()[["chosen_tokens", "rejected_tokens"]].to_numpy()
+    assert (scores[["chosen_tokens", "rejected_tokens"]].to_numpy() == lengths).all()
+    other = np.where(scores[["flipped"]], lengths, lengths[:, ::-1])
+    assert (flipped[["chosen_tokens", "rejected_tokens"]].to_numpy() == other).all()
     assert flipped["flipped"].all()
 
 

@@ -33,7 +33,7 @@ def recipe(recipe_name, **changes):
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_job_of_a_recipe_is_a_training_run_of_a_name_of_its_own(path):
     study = read_study(str(path))
-    names = ("train-all", "train-scored", "train-helpful", "tie-base", "ties")
+    names = ("train-all", "train-scored", "train-helpful", "train-fresh", "tie-base", "ties")
     files = {name: f"{name}.jsonl" for name in names}
     jobs = [job for part in ("choice", "main", "frontier", "ties", "variants")
             for job in jobs_of(study, part)]  # fmt: skip

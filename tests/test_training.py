@@ -68,8 +68,12 @@ def test_the_run_folder_says_everything(plc):
     assert run.info["calibration_order"] == "update-first"
     assert run.info["data"]["rows"] == len(run.pairs()) == 64
     assert run.info["data"]["flipped"] == run.pairs()["flipped"].sum() > 5
-    lengths = run.pairs()[["chosen_tokens", "rejected_tokens"]]
-    assert (lengths.min() > 1).all() and lengths.max().max() <= run.info["data"]["max_length"]
+    # The world's tokens are words, and a terminator; the sides are those of the label as observed.
+    pairs = run.pairs(["chosen", "rejected", "chosen_tokens", "rejected_tokens"])
+    for side in ("chosen", "rejected"):
+        words = pairs[side].str.split().str.len()
+        assert (pairs[f"{side}_tokens"] == words + 1).mean() > 0.9  # an answer may be cut off
+        assert pairs[f"{side}_tokens"].between(words, words + 1).all()
     assert run.info["reference"]["model"]
     assert run.info["versions"]["transformers"]
     metrics = run.metrics()
@@ -421,11 +425,18 @@ def test_a_smaller_last_batch_and_micro_batch_weigh_by_their_pairs(folder, in_do
     )
 
 
-@pytest.mark.parametrize("split", [{"pairs_per_forward": 4}, {"tokens_per_forward": 150}], ids=str)
-def test_two_processes_train_as_one(folder, in_double, tmp_path, split):
+@pytest.mark.parametrize(
+    ("split", "options"),
+    [({"pairs_per_forward": 4}, {}), ({"tokens_per_forward": 150}, {"length_evidence": True})],
+    ids=str,
+)
+def test_two_processes_train_as_one(folder, in_double, tmp_path, split, options):
     """45 pairs over two ranks: the epoch does not divide evenly, and no pair counts twice."""
     name = next(iter(split))
-    one = train(small(folder, f"one-{name}", num_pairs=45, calibration_order="score-first"))
+    both_have = {
+        "num_pairs": 45, "calibration_order": "score-first", "objective_options": options
+    }  # fmt: skip
+    one = train(small(folder, f"one-{name}", **both_have))
     script = tmp_path / "ranks.py"
     script.write_text(
         "import sys, json\n"
@@ -435,9 +446,8 @@ def test_two_processes_train_as_one(folder, in_double, tmp_path, split):
         "pipeline.load_policy = lambda *a: (lambda m, t: (m.double(), t))(*load(*a))\n"
         "pipeline.train(TrainConfig(**json.loads(sys.argv[1])))\n"
     )
-    config = small(
-        folder, f"two-{name}", num_pairs=45, calibration_order="score-first", pairs_per_forward=8
-    ).model_copy(update=split)
+    config = small(folder, f"two-{name}", pairs_per_forward=8, **both_have)
+    config = config.model_copy(update=split)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     result = subprocess.run(
         [*command, str(script), json.dumps(config.model_dump())],

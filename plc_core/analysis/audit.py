@@ -75,10 +75,11 @@ def longer(pairs: pd.DataFrame) -> pd.Series | None:
 
     The control of every ranking: what the lengths alone say needs neither policy nor training.
     """
-    chosen, rejected = LENGTH_COLUMNS
-    if not {chosen, rejected} <= set(pairs) or pairs[chosen].isna().all():
+    if not set(LENGTH_COLUMNS) <= set(pairs):
         return None
-    return pairs[chosen].astype("float64") - pairs[rejected].astype("float64")
+    chosen, rejected = (pd.to_numeric(pairs[name], errors="coerce") for name in LENGTH_COLUMNS)
+    more = chosen.astype("float64") - rejected.astype("float64")
+    return None if more.isna().all() else more
 
 
 def against_length(longer: pd.Series) -> pd.Series:

@@ -98,8 +98,7 @@ class CarriesObjective(Trainer):
         out = self.objective(logps, progress, place, update=training)
         routing = out.routing
         if routing is None and self.shadow is not None:
-            tokens = logps.chosen_lengths + logps.rejected_lengths
-            routing = self.shadow(out.margin, progress, place, training, tokens)
+            routing = self.shadow(out.margin, progress, place, training, logps.lengths)
         self._micro_batch += training
         return out, routing
 

@@ -102,11 +102,13 @@ def dose(study: Study, method: str) -> pd.DataFrame:
 
 
 def within_sources(measure: str, before: str = "", over: str | None = None) -> Numbers:
-    """On clean data, the mean over the sources, as their scales cannot be compared.
+    """On clean data, the mean over the sources, as their scales cannot be compared: a row a seed.
 
-    A source's group is its name behind `before`; a seed counts that has all of them. With `over`,
-    what the group of that name before the source has is taken off; the interval over pairs is then
-    that of two numbers that know nothing of each other.
+    A source's group is its name behind `before`; a seed counts that has all of the sources that
+    clean runs of the slice main have. With `over`, what the group of that name before the source
+    has is taken off. The interval over pairs is of a mean and of a difference of numbers that know
+    nothing of each other; where one side of a difference has none, it is taken to be as wide as
+    the other's.
     """
 
     def of_source(study: Study, method: str, source: str) -> pd.DataFrame:
@@ -116,23 +118,30 @@ def within_sources(measure: str, before: str = "", over: str | None = None) -> N
         other = at(study.values(measure, f"{over}{source}", method), (0.0,))
         both = own.merge(other[["job", "value", "half"]], on="job", suffixes=("", "_other"))
         both["value"] -= both["value_other"]
-        return both.assign(half=np.hypot(both["half"], both["half_other"]))
+        halves = both["half"].fillna(both["half_other"]), both["half_other"].fillna(both["half"])
+        return both.assign(half=np.hypot(*halves))
 
     def values(study: Study, method: str) -> pd.DataFrame:
-        rows = study.measures
-        sources: list[str] = []
-        if study.is_run:
-            groups = rows.loc[rows["measure"] == measure, "group"].unique()
-            found = {g.removeprefix(before) for g in groups if g.startswith(before)}
-            # What is left of another score's groups is that score, or has it before the source.
-            sources = sorted(name for name in found if not name.startswith("-"))
-        tables = [of_source(study, method, source) for source in sources]
+        tables = [of_source(study, method, name) for name in _sources(study, measure, before)]
         if not tables:
             return study.values(measure, "", method)
-        table = pd.concat(tables)
-        return table[table.groupby("seed")["value"].transform("count") == len(sources)]
+        seeds = pd.concat(tables).groupby("seed")
+        combined = seeds["half"].apply(lambda h: math.sqrt(h.pow(2).sum(skipna=False)) / len(h))
+        table = pd.DataFrame({"value": seeds["value"].mean(), "half": combined})
+        return table[seeds.size() == len(tables)].reset_index()
 
     return values
+
+
+def _sources(study: Study, measure: str, before: str) -> list[str]:
+    if not study.is_run:
+        return []
+    main = study.jobs[(study.jobs["slice"] == "main") & (study.jobs["flip_rate"] == 0)]
+    rows = study.measures
+    rows = rows[(rows["measure"] == measure) & rows["job"].isin(main["job"])]
+    names = {g.removeprefix(before) for g in rows["group"].unique() if g.startswith(before)}
+    # What is left of another score's groups is that score, or has it before the source.
+    return sorted(name for name in names if not name.startswith("-"))
 
 
 def noise_error(study: Study, _: str) -> pd.DataFrame:

@@ -29,10 +29,10 @@ _MEASURES = {
 def variants_table(study: Study) -> pd.DataFrame:
     """One row a variant and share of reversed labels; each number minus that of its base.
 
-    The base is the run of the slice main with the same data and seed: of PLC-DPO's aggressive
-    recipe for its variants, of DPO for others. On fresh pairs it is PLC-DPO's run there, and of
-    that DPO's. Columns: against, and the differences with 95 % intervals over seeds, as text; "–"
-    where a variant has no such number.
+    The base is the run of the slice main with the same seed: of PLC-DPO's aggressive recipe for
+    its variants, of DPO for others; where the mixture is the change, it saw other pairs. On fresh
+    pairs the base is PLC-DPO's run there, and of that DPO's, which has none. Columns: against, and
+    the differences with 95 % intervals over seeds, as text; "–" where a variant has no such number.
     """
     rows = []
     jobs = study.jobs[study.jobs["slice"] == "variants"] if study.is_run else pd.DataFrame()
@@ -42,6 +42,8 @@ def variants_table(study: Study) -> pd.DataFrame:
         part = "main"
         if base == METHOD and (members["mixture"] == FRESH).all():
             base, part = FRESH if variant != FRESH else f"{BASELINE}-{FRESH}", "variants"
+        if variant == f"{BASELINE}-{FRESH}":
+            continue
         row = {"variant": variant, "reversed": f"{rate:.0%}", "against": base}
         for column, (measure, group, scale, digits) in _MEASURES.items():
             sides = (

@@ -25,6 +25,11 @@ class PairLogps(NamedTuple):
     chosen_lengths: Tensor  # tokens, the terminator included
     rejected_lengths: Tensor
 
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of both responses, [B, 2], chosen first."""
+        return torch.stack((self.chosen_lengths, self.rejected_lengths), 1)
+
 
 class NonFiniteError(ValueError):
     """Log-probs that are NaN or infinite; `positions` are the pairs' places in the batch."""
@@ -101,8 +106,7 @@ class Objective(ABC):
         m = sequence_margin(logps, self.beta)
         routing = None
         if self.router is not None:
-            lengths = torch.stack((logps.chosen_lengths, logps.rejected_lengths), 1)
-            routing = self.router(m, progress, micro_batch, update, lengths)
+            routing = self.router(m, progress, micro_batch, update, logps.lengths)
         loss = self.losses(m, logps, Step(progress, *micro_batch, update), routing)
         return ObjectiveOutput(loss, m.detach(), routing)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plc_core.objective.checks import share
+from plc_core.objective.checks import positive, share
 from plc_core.objective.reduction import sum_over_ranks
 
 _RIDGE = 1e-3
@@ -21,22 +21,27 @@ class LengthEvidence:
     """Fisher's discriminant of the margin m and the length l = sign(d) sqrt|d|, d in tokens.
 
     d is by how many tokens the chosen response is the longer. A reversed label turns the sign of
-    x = (m, l), so with fewer than half of them reversed the mean mu of the observed x points where
-    clean labels would, only shorter; with M the second moments of x, M^-1 mu is the direction that
-    tells the two apart. mu and M are bias-corrected EMAs over the steps before, over all ranks.
+    x = (m, l), so with fewer than half of them reversed, whichever they are, the mean mu of the
+    observed x points where clean labels would, only shorter; with M the second moments of x, M^-1
+    mu is the direction that tells the two apart. mu and M are bias-corrected EMAs over the steps
+    before, over all ranks. A margin that is higher never speaks against a label: its part of the
+    direction is at least 0.
 
     Where lengths say nothing, that direction is the noise of its estimate. With t the length's
     part of M^-1 mu over its standard error, the evidence goes from the margin alone to that
     direction by the share (1 - 1/t^2)+, the positive-part rule of James and Stein. It has the
-    margin's root mean square, so that it stays in its units: as long as all margins were 0, it is.
+    margin's root mean square, so that it stays in its units. That size is taken for sigma_min
+    larger (in quadrature), so that the rounding noise of the first margins is no direction.
 
     Args:
         alpha: decay of the EMA, in [0, 1); the recipe's.
+        sigma_min: floor of the margin's size, in its units; the calibration's.
     """
 
-    def __init__(self, alpha: float) -> None:
+    def __init__(self, alpha: float, sigma_min: float = 1e-3) -> None:
         share("alpha", alpha)
-        self.alpha = alpha
+        positive("sigma_min", sigma_min)
+        self.alpha, self.sigma_min = alpha, sigma_min
         # Averages of m, l, m^2, l^2, m l and 1; and the sum of the squared weights of the pairs.
         self._average = torch.zeros(7, dtype=torch.float64)
         self._sums = torch.zeros(6, dtype=torch.float64)  # of the step that is under way
@@ -52,11 +57,11 @@ class LengthEvidence:
         average = self._average.to(m.device)
         mass = average[5]
         mean_m, mean_l, square_m, square_l, product = average[:5] / mass
-        size_m, size_l = square_m.sqrt(), square_l.sqrt()
+        size_m, size_l = (square_m + self.sigma_min**2).sqrt(), square_l.sqrt()
         # In units of the features' sizes M is [[1, c], [c, 1]].
-        unit_m, unit_l = _quotient(mean_m, size_m), _quotient(mean_l, size_l)
+        unit_m, unit_l = mean_m / size_m, _quotient(mean_l, size_l)
         c = _quotient(product, size_m * size_l)
-        toward_m = (1 + _RIDGE) * unit_m - c * unit_l
+        toward_m = ((1 + _RIDGE) * unit_m - c * unit_l).clamp(min=0)
         toward_l = (1 + _RIDGE) * unit_l - c * unit_m
         noise = (1 - c**2) * average[6] / mass**2
         trust = (1 - _quotient(noise, toward_l**2, empty=1.0)).clamp(min=0)
@@ -94,7 +99,8 @@ class LengthEvidence:
             average = torch.tensor(state, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
             average = torch.tensor(torch.nan)
-        if average.shape != (7,) or not average.isfinite().all():
+        squares = [2, 3, 5, 6]
+        if average.shape != (7,) or not average.isfinite().all() or (average[squares] < 0).any():
             raise ValueError(f"This is no state of the evidence of lengths: {state!r}.")
         self._average = average
         self._sums = torch.zeros(6, dtype=torch.float64)

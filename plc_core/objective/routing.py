@@ -173,8 +173,8 @@ class Router:
         self.calibrate = truth("calibrate", calibrate)
         self.gate = truth("gate", gate)
         self.length_normalised = truth("length_normalised", length_normalised)
-        told = truth("length_evidence", length_evidence)
-        self.length_evidence = LengthEvidence(self.recipe.alpha) if told else None
+        wanted = truth("length_evidence", length_evidence)
+        self.length_evidence = LengthEvidence(self.recipe.alpha, sigma_min) if wanted else None
         self.calibration = MarginCalibration(self.recipe.alpha, sigma_min, initial, centre)
 
     def __call__(
@@ -221,12 +221,16 @@ class Router:
         """
         if not (self.length_normalised or self.length_evidence):
             return margin
-        margin, known = self._read(margin, lengths)
-        return margin if self.length_evidence is None else self.length_evidence(margin, known)
+        margin, lengths = self._read(margin, lengths)
+        return margin if self.length_evidence is None else self.length_evidence(margin, lengths)
 
     def _read(self, margin: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        if lengths is None:
-            raise ValueError("This routing needs the lengths of both responses of each pair.")
+        if lengths is None or lengths.shape != (len(margin), 2):
+            found = None if lengths is None else tuple(lengths.shape)
+            raise ValueError(
+                "This routing needs the lengths of both responses of each pair, [B, 2]; it was "
+                f"given {found} for {len(margin)} pairs."
+            )
         return (100 * margin / lengths.sum(-1) if self.length_normalised else margin), lengths
 
     def _route(self, evidence: Tensor, progress: float, average: Tensor | None) -> Routing:
@@ -255,6 +259,8 @@ class Router:
         if "calibration" not in state:
             raise ValueError(f"This is no state of a router: {dict(state)!r}.")
         self.calibration.load_state_dict(state["calibration"])
+        if self.length_evidence is None and "length_evidence" in state:
+            raise ValueError("The state is of a router with length_evidence; this one is without.")
         if self.length_evidence is not None:
             self.length_evidence.load_state_dict(state.get("length_evidence"))
 

@@ -1,4 +1,4 @@
-"""The columns of pairs.parquet that are more than one field of a pair, and how it is laid out."""
+"""pairs.parquet: which of its columns are long texts or lengths, and how its rows are grouped."""
 
 TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
 """Columns of pairs.parquet that are read for the pair on the screen only."""

@@ -146,7 +146,8 @@ class Laboratory:
                 q_flip, q_tie = self._routed(router, voted, probe)
                 per_token = voted / probe.lengths.sum(1)
                 found += measures.of_votes(q_tie, q_flip, per_token, probe.longer, probe.pairs)
-            if self.prompts:
+            # The reward model was fitted on part of the fresh pairs.
+            if self.prompts and job.mixture != "fresh":
                 plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
                 plain.load_state_dict(policy.state_dict())
                 rewards = self._responses(plain)

@@ -179,7 +179,7 @@ def of_votes(
 
 def _trend(name: str, order: np.ndarray, values: np.ndarray) -> list[Measure]:
     """Kendall's tau-b with the 95 % of a bootstrap over pairs, and its p without one."""
-    if len(order) < 3:
+    if len(order) < 3 or len(set(order)) < 2 or len(set(values)) < 2:
         return []
     found = stats.kendalltau(order, values)
     resampled = stats.bootstrap(

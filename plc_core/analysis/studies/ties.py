@@ -32,7 +32,7 @@ _LABELS = ("source", "measure", "text")
 _MEASURES = {
     "q_tie": "q_tie",
     "abs_margin": "|m|",
-    "length_difference": "the answers' difference in tokens",
+    "length_difference": "the gap in length",
 }
 _SCORES: dict[str, Side] = {"q_flip": "greater", "q_tie": "greater", "q_clean": "less"}
 _RESAMPLES = 1000
@@ -83,11 +83,16 @@ def weak_gaps_sentences(selectivity: TieSelectivity, policy: str) -> list[str]:
 
 
 def lengths_sentences(selectivity: TieSelectivity) -> list[str]:
-    """The control aloud, for each source: what needs no policy, only the answers' lengths."""
+    """The control aloud, for each source: what needs no policy, only the answers' lengths.
+
+    One sentence that says so where the lengths are not known.
+    """
+    if selectivity.lengths.empty:
+        return ["Control without a policy: not computed, as the run does not have the lengths."]
     bottom, top = (f"the {side} {selectivity.share:.0%}" for side in ("bottom", "top"))
     name = _MEASURES["length_difference"]
     return [
-        "Control without a policy: "
+        f"Control without a policy ({row['source']}): "
         + read_aloud(
             MannWhitney(**{str(k): v for k, v in row.items() if k not in _LABELS}),
             name, bottom, top,

@@ -59,8 +59,8 @@ def against_truth(policies: Mapping[str, Frames]) -> Truth:
             row["AUROC"] = _area(ranking.get(column))
             alone = {"q_flip": "-margin", "q_tie": "-|margin|"}.get(column, "")
             row["AUROC of the margin alone"] = _area(ranking.get(alone))
-            length = {"q_flip": "against length", "q_tie": "-|length difference|"}
-            row["AUROC of lengths alone"] = _area(ranking.get(length.get(column, "")))
+            lengths = {"q_flip": "against length", "q_tie": "-|length difference|"}.get(column, "")
+            row["AUROC of lengths alone"] = _area(ranking.get(lengths))
             rows.append(row | {"n": f"{found.n:,}"})
         whole = oracle.three_state_scores(*frames)
         rows.append(
