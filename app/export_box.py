@@ -37,7 +37,7 @@ def export_box(run: Run) -> None:
         st.caption(
             "A decision is about the pair as it is shown. A pair that nothing was decided on gets "
             "back the order that it had in your data: injected flips are undone, and marked "
-            "`restored`. The pair that an injected tie replaced is not in the run, so the tie stays."
+            "`restored`. The pair that an injected tie replaced is not in the run: the tie stays."
         )
         form = st.radio("Format", ["parquet", "jsonl"], horizontal=True, key="export_format")
         undecided = st.checkbox("With pairs that nothing was decided on", True, key="export_all")
