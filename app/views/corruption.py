@@ -60,6 +60,7 @@ ANNOTATOR = "what a simulated annotator gets wrong"
 class Truth:
     """What the cards on one run call reversed, in words for their captions."""
 
+    name: str
     reversed_is: str
     other: str
     tie: str
@@ -87,8 +88,8 @@ class Truth:
                 f"reversed ({self.reversed_is}; {ties_out}), with Wilson's band; dotted: the share "
                 "among all of them. The margin alone stands beside q_flip.",
                 "Far above the dotted line for small k, falling as k grows.",
-                "What the routing adds, unless the curves are apart by more than their bands: "
-                "q_flip is made of the margin, measured from each step's running mean.",
+                "What the routing adds: q_flip is made of the margin, measured from each step's "
+                "running mean. Where the bands overlap, neither curve is shown to be the better.",
             ),
             "reliable": Guide(
                 "The share of pairs that are reversed, against q_flip at the last visit, in ten "
@@ -101,8 +102,11 @@ class Truth:
         }
 
 
-BY_STATE = Truth("the true state flip, marked or not", "one of the state clean", "true ties are")
+BY_STATE = Truth(
+    "true state", "the true state flip, marked or not", "one of the state clean", "true ties are"
+)
 BY_MARKER = Truth(
+    "marker",
     "the marker of injected flips, whatever was wrong before",
     "an unmarked one",
     "injected ties are",
@@ -140,8 +144,8 @@ def _one_run(found: Digest) -> None:
     st.caption(_definitions(truth, precision["q_flip"], calibration))
     for row in ranking.itertuples():
         st.text(
-            f"AUROC of {row.score} at the last visit against the {row.truth}, {truth.tie} left "
-            f"out: {row.text}"
+            f"AUROC of {row.score} at the last visit by the {truth.name}, {truth.tie} left out: "
+            f"{row.text}"
         )
     left, right = st.columns(2)
     with left:
@@ -167,8 +171,8 @@ def _definitions(truth: Truth, ranked: pd.DataFrame, calibration: Calibration) -
         chance = ranked["base_rate"].iloc[0]
         said += (
             f"In the AUROCs and in precision at k {truth.tie} left out ({chance:.1%} of "
-            f"{ranked['k'].iloc[-1]:,} pairs are reversed); in the last card they count as not "
-            f"reversed ({calibration.base_rate:.1%} of {calibration.n:,}). "
+            f"{ranked['k'].iloc[-1]:,} pairs are reversed); in “Is q_flip a probability?” "
+            f"they count as not reversed ({calibration.base_rate:.1%} of {calibration.n:,}). "
         )
     return said + (
         "The dose response below goes by the marker of injected flips instead, over all visits, so "

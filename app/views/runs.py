@@ -57,7 +57,7 @@ GUIDES = {
         "floor; the estimated share of reversed labels, where a run has it, read from the last "
         "steps: it is of the data at the end of the first epoch only.",
         "Both settle; the floor is left within the first steps. In later epochs the estimate of "
-        "reversed labels falls, as the policy remembers its labels.",
+        "reversed labels can fall far too low, as the policy remembers its labels.",
         "That q is calibrated: this centres and scales the margin only.",
     ),
     "Optimiser": Guide(
@@ -204,7 +204,7 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
         + (
             f" But “{NOISE}” is the estimated share of reversed labels, with its 95 % interval, at "
             "the end of the first epoch: later the policy remembers its labels, and the estimate "
-            "falls whatever the data."
+            "can be far too low."
             if any(estimates)
             else ""
         )
