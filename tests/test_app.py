@@ -928,7 +928,7 @@ def test_corruption_says_what_reversed_is_wherever_it_counts(opened: Opened, run
     assert "**Reversed** is the true state flip, marked or not" in told
     assert f"true ties are left out ({of_two:.1%} of" in told
     assert f"they count as not reversed ({(states == 'flip').mean():.1%} of 200)" in told
-    assert "The dose response below goes by the marker" in told
+    assert "The dose response below is over all visits, by the marker" in told
     told = said(opened("views/corruption.py", run="other"))
     assert "**Reversed** is the marker of injected flips" in told
     assert "true state flip" not in told

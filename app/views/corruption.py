@@ -175,8 +175,8 @@ def _definitions(truth: Truth, ranked: pd.DataFrame, calibration: Calibration) -
             f"they count as not reversed ({calibration.base_rate:.1%} of {calibration.n:,}). "
         )
     return said + (
-        "The dose response below goes by the marker of injected flips instead, over all visits, so "
-        "its AUROC is another one."
+        "The dose response below is over all visits, by the marker of injected flips and with all "
+        "unmarked pairs as the others, so its AUROC is another one."
     )
 
 
