@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 import streamlit as st
-from marking import STYLE, block, literal, plain
+from marking import STYLE, block, literal, plain, prompt_turns
 from selection import select_rows, selected_rows
 from state import TEXT, kept
 
-from plc_core.analysis.inspection.answers import benchmark_of, outcomes, read_answer
+from plc_core.analysis.inspection.answers import (
+    benchmark_of,
+    outcomes,
+    prompt_of,
+    read_answer,
+)
 from plc_core.runs import Run
 
 REFERENCE = "reference"
@@ -92,9 +96,8 @@ def _side_by_side(
     if known is None:
         st.info("The answers themselves are not kept in these runs.")
         return
-    prompt = known.get("conversation") or known.get("prompt")
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, indent=1)
-    st.html(f'<div class="plc-role">prompt</div>{block(literal(text))}')
+    shown = prompt_turns(prompt_of(known)) or "Its prompt is not kept."
+    st.html(f'<div class="plc-prompt">{shown}</div>')
     rewards = (row["reward"], row["baseline"])
     for column, side, answer, reward in zip(st.columns(2), sides, answers, rewards, strict=True):
         column.markdown(f"**{plain(side)}** · reward {reward:.3f}")

@@ -24,6 +24,13 @@ MEANS = {
 }
 
 
+KEYS_SAID = (
+    "Keys: K keep, F flip, T tie, D drop; the same key again takes that decision back. ← and → "
+    "turn to the pair before and after."
+)
+_PROBLEM, _TAKEN_BACK = "decision_problem", "decision_taken_back"
+
+
 @dataclass(frozen=True)
 class Steps:
     """The pairs before and after one in the list, its place in it, and how many are listed."""
@@ -88,8 +95,8 @@ def decision_bar(run: Run, pair_id: str | None, said: Decision | None, around: S
             help=MEANS[decision] + ". Press it again to take it back.",
             shortcut=KEYS[decision],
             disabled=nothing,
-            on_click=_save,
-            args=(run, name, None if decided == decision else decision, text),
+            on_click=_pressed,
+            args=(run, name, decision, decided, text),
         )
     key = f"note_{run.name}_{name}"
 
@@ -113,12 +120,24 @@ def decision_bar(run: Run, pair_id: str | None, said: Decision | None, around: S
     else:
         place = f"{around.place + 1:,} of {around.total:,}"
     bar.caption(place, width="content")
-    if problem := st.session_state.pop("decision_problem", None):
+    if taken_back := st.session_state.pop(_TAKEN_BACK, None):
+        st.toast(f"Taken back: {taken_back}. This pair is undecided again.")
+    if problem := st.session_state.pop(_PROBLEM, None):
         st.error(f"This was not saved. {plain(problem)}")
 
 
-def _save(run: Run, pair_id: str, decision: str | None, note: str) -> None:
+def _pressed(run: Run, pair_id: str, decision: str, decided: str | None, note: str) -> None:
+    if decision != decided:
+        _save(run, pair_id, decision, note)
+    elif _save(run, pair_id, None, note):
+        st.session_state[_TAKEN_BACK] = decision
+
+
+def _save(run: Run, pair_id: str, decision: str | None, note: str) -> bool:
+    """Whether the decision is on disk; why not is said when the bar is drawn."""
     try:
         decide(run, pair_id, decision, note)
     except RunError as error:
-        st.session_state["decision_problem"] = str(error)
+        st.session_state[_PROBLEM] = str(error)
+        return False
+    return True

@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plc_core.analysis.figures.style import STATE_COLOURS
 
@@ -67,6 +67,19 @@ def block(html: str) -> str:
 def turn(role: str, text: str) -> str:
     """One prompt turn: the role above its text."""
     return f'<div class="plc-role">{literal(role)}</div>{block(literal(text) or _none("empty"))}'
+
+
+def prompt_turns(prompt: Any) -> str:
+    """A prompt, text or messages, as its turns below each other; empty without one."""
+    if isinstance(prompt, str):
+        return turn("prompt", prompt)
+    turns = prompt if isinstance(prompt, list) else []
+    return "".join(
+        turn(str(t.get("role")), str(t.get("content") or ""))
+        if isinstance(t, dict)
+        else turn("?", str(t))
+        for t in turns
+    )
 
 
 def numbers_line(shown: Mapping[str, str], q: Mapping[str, float]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
-from marking import STYLE, literal, marked, numbers_line, turn
+from marking import STYLE, literal, marked, numbers_line, prompt_turns
 from reading import config_of, metrics, shown_errors
 
 from plc_core.analysis import figures
@@ -43,8 +43,7 @@ def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
     st.html(STYLE)
     known = len(visits) and "p_flip" in visits and pd.notna(visits["p_flip"].iloc[0])
     _numbers(pair, last, float(visits["p_flip"].iloc[0]) if known else math.nan)
-    turns = _turns(pair.get("prompt"))
-    shown = "".join(turn(role, text) for role, text in turns) or "This pair has no prompt."
+    shown = prompt_turns(pair.get("prompt")) or "This pair has no prompt."
     st.html(f'<div class="plc-prompt">{shown}</div>')
     whole = bool(st.session_state.get("whole_texts"))
     answers = marked(text_of(pair.get("chosen")), text_of(pair.get("rejected")), whole)
@@ -108,16 +107,6 @@ def text_of(value: Any) -> str | None:
         if isinstance(content, str):
             return content
     return json.dumps(value, default=str)
-
-
-def _turns(prompt: Any) -> list[tuple[str, str]]:
-    if isinstance(prompt, str):
-        return [("prompt", prompt)]
-    turns = prompt if isinstance(prompt, list) else []
-    return [
-        (str(t.get("role")), str(t.get("content") or "")) if isinstance(t, dict) else ("?", str(t))
-        for t in turns
-    ]
 
 
 def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> None:

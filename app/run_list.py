@@ -43,6 +43,25 @@ def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     ]
 
 
+def how_many(
+    runs: Sequence[RunSummary],
+    shown: Sequence[RunSummary],
+    everything: Sequence[RunSummary],
+    chosen: Sequence[str],
+) -> None:
+    """How many runs there are and are listed, and by name the chosen ones, wherever they stand."""
+    are = f"{len(runs):,} run{'s' if len(runs) != 1 else ''}"
+    said = are if len(shown) == len(runs) else f"{len(shown):,} of {are} match the filter"
+    listed_ones, known = {run.name for run in shown}, {run.name for run in everything}
+    names = []
+    for name in chosen:
+        where = "" if name in known else " (not in this directory)"
+        if name in known and name not in listed_ones:
+            where = " (not in this list)"
+        names.append(f"**{plain(name)}**{where}")
+    st.markdown(f"{said} · chosen: {', '.join(names) or 'none'}")
+
+
 def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
     table = pd.DataFrame(
         {

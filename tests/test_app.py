@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.marking import marked, plain
+from app.marking import marked, plain, turn
 from plc_core.analysis import audit
 from plc_core.analysis.inspection.answers import judged
 from plc_core.analysis.inspection.digest import kept
@@ -285,6 +285,30 @@ def test_the_list_shows_nothing_of_a_linked_record(opened: Opened, tmp_path: Pat
     assert "leads outside" in table.loc["inner", "remark"]
 
 
+def test_the_numbers_have_the_noise_of_the_first_epoch(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "long", pairs=40, epochs=3)
+    write_fake_run(tmp_path, "old", pairs=40, seed=1, posterior=False)
+    metrics = pd.read_parquet(path / "metrics.parquet")
+    later = metrics["epoch"] >= 1
+    metrics.loc[later, ["noise_rate", "noise_low", "noise_high"]] = 0.0008, 0.0, 0.01
+    metrics.to_parquet(path / "metrics.parquet")
+    app = opened("views/runs.py", root=tmp_path, run=["long", "old"], show="Numbers")
+    table = next(e.value for e in app.dataframe if "loss" in e.value).set_index("run")
+    assert table.loc["long", "reversed labels, 1st epoch"] == "27 % [21, 33]"
+    assert pd.isna(table.loc["old", "reversed labels, 1st epoch"])
+    assert not any("noise" in name for name in table)
+    assert "at the end of the first epoch" in said(app)
+    app = opened("views/runs.py", root=tmp_path, run="old", show="Numbers")
+    assert "reversed labels" not in next(e.value for e in app.dataframe if "loss" in e.value)
+
+
+def test_how_many_runs_and_which_are_chosen_is_said(opened: Opened) -> None:
+    app = opened("views/runs.py", run=["good", "gone"])
+    assert "9 runs · chosen: **good**, **gone** (not in this directory)" in said(app)
+    app.text_input[0].set_value("plc oth").run()
+    assert "1 of 9 runs match the filter · chosen: **good** (not in this list)" in said(app)
+
+
 def test_the_runs_filter_finds_by_name_and_setting(opened: Opened) -> None:
     app = opened("views/runs.py")
     app.text_input[0].set_value("plc oth").run()
@@ -488,7 +512,11 @@ def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path
     app.selectbox(key="kept_decision").set_value("flip").run()
     assert app.dataframe[0].value["pair_id"].tolist() == [pair]
     app.button(key="export_go").click().run()
-    assert "flip 1" in "".join(element.value for element in app.success)
+    written = "".join(element.value for element in app.success)
+    pairs = pd.read_parquet(path / "pairs.parquet").set_index("pair_id")
+    assert "flip 1" in written
+    assert f"in the order of your data: {pairs['flipped'].drop(pair).sum()}." in written
+    assert "injected flips are undone" in said(app)
     assert len(load_pairs(path / "decisions" / "cleaned.parquet")) == 20
     app.button(key="decide_flip").click().run()
     assert read_decisions(open_run(path))[pair].decision is None
@@ -581,8 +609,28 @@ def test_nothing_can_be_decided_while_no_pair_is_listed(opened: Opened, runs: Pa
     assert not any(app.button(key=key).disabled for key in DECIDING[2:])
     app.text_input(key="kept_q").set_value("in no text at all").run()
     assert "No pair matches" in said(app)
-    assert shown_pair(app) == pair
+    assert "No pair is left to show" in said(app)
+    assert not shown_pair(app)
     assert all(app.button(key=key).disabled for key in DECIDING)
+    app.text_input(key="kept_q").set_value("").run()
+    assert shown_pair(app) == pair
+
+
+def test_a_decision_that_is_pressed_again_is_taken_back_and_said(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=20)
+    app = opened("views/pairs.py", root=tmp_path, run="run")
+    assert "the same key again takes that decision back" in said(app)
+    app.button(key="decide_tie").click().run()
+    assert not app.toast
+    app.button(key="decide_flip").click().run()
+    assert not app.toast
+    app.button(key="decide_flip").click().run()
+    assert [toast.value for toast in app.toast] == [
+        "Taken back: flip. This pair is undecided again."
+    ]
+    assert not read_decisions(open_run(path))
 
 
 def test_the_list_turns_to_the_pair_of_a_link(opened: Opened, runs: Path) -> None:
@@ -873,6 +921,33 @@ def test_corruption_shows_the_numbers_of_audit_and_study(opened: Opened, runs: P
     assert app.dataframe[-1].value.astype(str).equals(expected.astype(str))
 
 
+def test_corruption_says_what_reversed_is_wherever_it_counts(opened: Opened, runs: Path) -> None:
+    states = open_run(runs / "good").pairs()["oracle_state"]
+    of_two = (states == "flip").sum() / states.isin(["flip", "clean"]).sum()
+    told = said(opened("views/corruption.py", run="good"))
+    assert "**Reversed** is the true state flip, marked or not" in told
+    assert f"true ties are left out ({of_two:.1%} of" in told
+    assert f"they count as not reversed ({(states == 'flip').mean():.1%} of 200)" in told
+    assert "The dose response below is over all visits, by the marker" in told
+    told = said(opened("views/corruption.py", run="other"))
+    assert "**Reversed** is the marker of injected flips" in told
+    assert "true state flip" not in told
+
+
+def test_the_dose_response_says_which_labels_were_reversed(opened: Opened, tmp_path: Path) -> None:
+    write_fake_run(tmp_path, "random", pairs=40, seed=1)
+    write_fake_run(tmp_path, "hard", pairs=40, seed=2, flips="largest-gap")
+    app = opened("views/corruption.py", root=tmp_path, run="random")
+    assert "Reversed in these runs: pairs drawn at random. In the paper: hard pairs." in said(app)
+    assert app.dataframe[-1].value["method"].tolist() == ["plc", "paper, Qwen2.5-7B"]
+    app.multiselect(key="kept_dose").set_value(["random", "hard"]).run()
+    methods = app.dataframe[-1].value["method"].tolist()
+    assert methods[:2] == [
+        "plc: pairs drawn at random",
+        "plc: hard pairs, by the largest score gap",
+    ]
+
+
 def test_the_bench_reads_its_results_aloud(opened: Opened, runs: Path) -> None:
     run = open_run(runs / "good")
     last = audit.join_last_visits(run.visits(), run.pairs())
@@ -906,6 +981,13 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     told = said(app)
     assert "plc answers as trained $x$ **b**" in told
     assert "prompt &lt;b&gt;" in told
+    answers = tmp_path / "plc" / "generations" / "world.parquet"
+    talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two <b>"}]
+    talk.append({"role": "user", "content": '[{"role": "user"}]'})
+    pd.read_parquet(answers).assign(conversation=json.dumps(talk)).to_parquet(answers)
+    told = said(opened("views/wins.py", root=tmp_path, **link))
+    assert all(turn(one["role"], one["content"]) in told for one in talk)
+    assert "&quot;content&quot;" not in told
     published = app.dataframe[-1].value.set_index("method")["trained here"]
     assert published[published].index.tolist() == ["PLC-DPO"]
     assert "No run has judged answers" in said(

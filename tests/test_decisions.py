@@ -12,7 +12,7 @@ import pytest
 from plc_core.data import load_pairs
 from plc_core.files import RunError
 from plc_core.runs import Run, open_run
-from plc_core.runs.decisions import decide, export_cleaned, read_decisions
+from plc_core.runs.decisions import DECISIONS, decide, export_cleaned, read_decisions
 from tests.fake_run import write_fake_run
 
 
@@ -87,7 +87,9 @@ def test_the_cleaned_pairs_load_again(run: Run, form: str) -> None:
     for place, decision in ((0, "flip"), (1, "tie"), (2, "drop"), (3, "keep")):
         decide(run, ids[place], decision, "because")
     path, counts = export_cleaned(run, form)  # type: ignore[arg-type]
-    assert counts == {"keep": 1, "flip": 1, "tie": 1, "drop": 1, "undecided": 36}
+    assert {word: counts[word] for word in (*DECISIONS, "undecided")} == {
+        "keep": 1, "flip": 1, "tie": 1, "drop": 1, "undecided": 36,
+    }  # fmt: skip
     assert json.loads((run.path / "decisions" / "cleaned.json").read_text())["flip"] == 1
     loaded = load_pairs(path)
     assert len(loaded) == 39
@@ -113,7 +115,49 @@ def test_only_what_was_decided_may_be_exported(run: Run) -> None:
     decide(run, first, "keep")
     path, counts = export_cleaned(run, undecided=False)
     assert pd.read_parquet(path)["run_pair_id"].tolist() == [first]
-    assert counts["undecided"] == 39
+    assert (counts["undecided"], counts["restored"]) == (39, 0)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_undecided_pairs_get_back_the_order_of_the_data(run: Run, form: str) -> None:
+    before = pairs_of(run)
+    swapped = before.loc[before["flipped"], "pair_id"].tolist()
+    for pair_id, decision in zip(swapped, ("keep", "flip"), strict=False):
+        decide(run, pair_id, decision)
+    decide(run, swapped[2], None, "a note alone decides nothing")
+    path, counts = export_cleaned(run, form)  # type: ignore[arg-type]
+    assert counts["restored"] == len(swapped) - 2 > 3
+    written = json.loads((run.path / "decisions" / "cleaned.json").read_text())
+    assert (written["restored"], written["injected_ties"]) == (counts["restored"], 0)
+    loaded = {json.loads(row["metadata"])["run_pair_id"]: row for row in load_pairs(path).dataset}
+    other = {"chosen": "rejected", "rejected": "chosen", "tie": "tie"}
+    for was in before.to_dict("records"):
+        row, restored = loaded[was["pair_id"]], was["pair_id"] in swapped[2:]
+        turned = restored or was["pair_id"] == swapped[1]
+        one, two = ("rejected", "chosen") if turned else ("chosen", "rejected")
+        assert (row["chosen"], row["rejected"]) == (was[one], was[two])
+        assert (row["score_chosen"], row["score_rejected"]) == (
+            was[f"score_{one}"],
+            was[f"score_{two}"],
+        )
+        assert row["votes"] == [other[vote] if turned else vote for vote in was["votes"]]
+        assert json.loads(row["metadata"])["restored"] is restored
+
+
+def test_undecided_injected_ties_are_counted_and_marked(tmp_path: Path) -> None:
+    run = open_run(write_fake_run(tmp_path, "ties", pairs=40, ties=6))
+    decide(run, pairs_of(run)["pair_id"][0], "drop")
+    path, counts = export_cleaned(run)
+    assert counts["injected_ties"] == 5
+    assert pd.read_parquet(path)["injected_tie"].sum() == 5
+    assert export_cleaned(run, undecided=False)[1]["injected_ties"] == 0
+
+
+def test_a_run_that_knows_no_markers_is_exported_as_it_is(run: Run) -> None:
+    pairs_of(run).drop(columns="flipped").to_parquet(run.path / "pairs.parquet")
+    path, counts = export_cleaned(run)
+    assert counts["restored"] == 0
+    assert pd.read_parquet(path)["chosen"].tolist() == pairs_of(run)["chosen"].tolist()
 
 
 def test_pairs_without_texts_cannot_be_exported(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -19,6 +20,7 @@ from plc_core.analysis import audit
 from plc_core.analysis.figures.routing import cartography, ternary
 from plc_core.analysis.figures.routing_over_time import phases_of
 from plc_core.analysis.inspection import queries, searching
+from plc_core.analysis.inspection.answers import prompt_of
 from plc_core.analysis.inspection.bench import WEAK, bench, group_choices
 from plc_core.analysis.inspection.database import query
 from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
@@ -535,3 +537,12 @@ def test_a_large_run_is_read_and_queried_quickly(tmp_path: Path, pairs: int) -> 
     read_visits(found, int(page["row"][0]))
     assert time.perf_counter() - started < 2
     assert psutil.Process().memory_info().rss - before < 600e6
+
+
+def test_the_prompt_of_an_answer_is_its_conversation_where_it_has_one() -> None:
+    talk = [{"role": "user", "content": "[1]"}]
+    assert prompt_of({"prompt": "[1]", "conversation": json.dumps(talk)}) == talk
+    assert prompt_of({"prompt": "[1]", "conversation": None}) == "[1]"
+    assert prompt_of({"prompt": "last", "conversation": "[half"}) == "[half"
+    assert prompt_of({"conversation": "3"}) == "3"
+    assert prompt_of({}) is None

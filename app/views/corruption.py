@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
 from listing import listed, training_runs
+from marking import plain
 from reading import (
     audit_tables,
     config_of,
@@ -35,33 +39,77 @@ from plc_core.runs import Run
 MOST_VISITS = 3_000_000
 
 DOSE = Guide(
-    "Each run at the share of labels reversed in it: mean weights, mean q_flip of reversed "
-    "and other pairs, AUROC for the marker, over all visits. Diamonds are the paper's.",
-    "Mean q_flip and the gap between reversed and others rise with the dose.",
-    "That q_flip is the noise rate: its mean follows z's spread, which barely moves with it.",
+    "Each run at the share of labels that it was to reverse: mean weights, mean q_flip of reversed "
+    "and other pairs, AUROC of q_flip, over all visits. Reversed is here the marker of injected "
+    "flips; all pairs without it are the others. Diamonds are the paper's, which reversed hard "
+    "pairs.",
+    "Reversed pairs get more q_flip than the others, and the AUROC stays above 0.5; below it the "
+    "routing takes reversed pairs for the cleaner ones.",
+    "What the noise rate is: z is centred, so mean q_flip need not follow the share reversed.",
 )
-MEANS = Guide(
-    "Mean routing weights of each group of pairs at their last visit, with 95 % intervals.",
-    "q_flip is clearly higher for reversed than for other pairs.",
-    "That a q of 0.3 means a chance of 30 %. Weights are routing signals, not an audit.",
+KINDS = {
+    "random": "pairs drawn at random",
+    "lowest-margin": "hard pairs, by the lowest margin",
+    "largest-gap": "hard pairs, by the largest score gap",
+    "smallest-gap": "hard pairs, by the smallest score gap",
+}
+ANNOTATOR = "what a simulated annotator gets wrong"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the cards on one run call reversed, in words for their captions."""
+
+    name: str
+    reversed_is: str
+    other: str
+    tie: str
+
+    def guides(self) -> dict[str, Guide]:
+        """How to read each card; true whatever its numbers are."""
+        ties_out = f"{self.tie} left out"
+        return {
+            "means": Guide(
+                "Mean routing weights of each group of pairs at their last visit, with 95 % "
+                f"intervals. Reversed is {self.reversed_is}.",
+                "q_flip is clearly higher for reversed than for other pairs.",
+                "That a q of 0.3 means a chance of 30 %. Weights are routing signals, not an "
+                "audit.",
+            ),
+            "spread": Guide(
+                "How q_flip at the last visit is spread in each group; every group adds up to "
+                f"100 %. Reversed is {self.reversed_is}.",
+                "Reversed pairs lie further right. AUROC is the chance that a reversed pair has a "
+                f"higher q_flip than {self.other}, {ties_out}; 0.5 is guessing.",
+                "Which single pairs are reversed, where the groups overlap.",
+            ),
+            "precision": Guide(
+                "Of the k pairs with the highest score at their last visit, the share that is "
+                f"reversed ({self.reversed_is}; {ties_out}), with Wilson's band; dotted: the share "
+                "among all of them. The margin alone stands beside q_flip.",
+                "Far above the dotted line for small k, falling as k grows.",
+                "What the routing adds: q_flip is made of the margin, measured from each step's "
+                "running mean. Where the bands overlap, neither curve is shown to be the better.",
+            ),
+            "reliable": Guide(
+                "The share of pairs that are reversed, against q_flip at the last visit, in ten "
+                f"bins with 95 % intervals. Reversed is {self.reversed_is}; {self.tie} counted as "
+                "not reversed, so the base rate is over all pairs.",
+                "It rises from left to right. Only on the diagonal would q_flip be a probability, "
+                "and the method does not promise that.",
+                "Anything about single pairs, or about data with another noise rate.",
+            ),
+        }
+
+
+BY_STATE = Truth(
+    "true state", "the true state flip, marked or not", "one of the state clean", "true ties are"
 )
-SPREAD = Guide(
-    "How q_flip is spread in each group; every group adds up to 100 %.",
-    "Reversed pairs lie further right. AUROC is the chance that a reversed pair has the higher "
-    "q_flip; 0.5 is guessing.",
-    "Which single pairs are reversed, where the groups overlap.",
-)
-PRECISION = Guide(
-    "Of the k pairs with the highest score, the share that was reversed, with Wilson's band; "
-    "dotted: drawing by chance. The margin alone stands beside q_flip.",
-    "Far above chance for small k, falling as k grows.",
-    "What the routing adds: q_flip and −margin mostly order pairs alike.",
-)
-RELIABLE = Guide(
-    "The share of pairs that are truly reversed, against q_flip, in ten bins with 95 % intervals.",
-    "It rises from left to right. Only on the diagonal would q_flip be a probability, and the "
-    "method does not promise that.",
-    "Anything about single pairs, or about data with another noise rate.",
+BY_MARKER = Truth(
+    "marker",
+    "the marker of injected flips, whatever was wrong before",
+    "an unmarked one",
+    "injected ties are",
 )
 
 
@@ -90,26 +138,49 @@ def _one_run(found: Digest) -> None:
             "nothing can be compared with the truth."
         )
         return
-    routing, ranking, calibration, parts, precision = made
+    routing, ranking, calibration, parts, precision, by_state = made
+    truth = BY_STATE if by_state else BY_MARKER
+    guides = truth.guides()
+    st.caption(_definitions(truth, precision["q_flip"], calibration))
     for row in ranking.itertuples():
-        st.text(f"AUROC of {row.score} against the {row.truth}: {row.text}")
+        st.text(
+            f"AUROC of {row.score} at the last visit by the {truth.name}, {truth.tie} left out: "
+            f"{row.text}"
+        )
     left, right = st.columns(2)
     with left:
         figure = figures.routing_by_state(routing)
-        chart("Mean weights by group", figure, MEANS, key="routing_by_state")
+        chart("Mean weights by group", figure, guides["means"], key="routing_by_state")
     with right:
         figure = distributions(parts, "q_flip at the last visit")
-        chart("q_flip in each group", figure, SPREAD, key="flip_distribution")
+        chart("q_flip in each group", figure, guides["spread"], key="flip_distribution")
     left, right = st.columns(2)
     with left:
-        chart("Precision at k", precision_curves(precision), PRECISION, key="precision")
+        figure = precision_curves(precision)
+        chart("Precision at k", figure, guides["precision"], key="precision")
     with right:
         figure = figures.flip_reliability(calibration).update_layout(height=330)
-        chart("Is q_flip a probability?", figure, RELIABLE, key="flip_reliability")
+        chart("Is q_flip a probability?", figure, guides["reliable"], key="flip_reliability")
     st.text(str(calibration))
 
 
-Made = tuple[pd.DataFrame, pd.DataFrame, Calibration, dict, dict]
+def _definitions(truth: Truth, ranked: pd.DataFrame, calibration: Calibration) -> str:
+    """What reversed means in each part of the page, and the share of it there."""
+    said = f"**Reversed** is {truth.reversed_is}, in every card on this run. "
+    if len(ranked):
+        chance = ranked["base_rate"].iloc[0]
+        said += (
+            f"In the AUROCs and in precision at k {truth.tie} left out ({chance:.1%} of "
+            f"{ranked['k'].iloc[-1]:,} pairs are reversed); in “Is q_flip a probability?” "
+            f"they count as not reversed ({calibration.base_rate:.1%} of {calibration.n:,}). "
+        )
+    return said + (
+        "The dose response below is over all visits, by the marker of injected flips and with all "
+        "unmarked pairs as the others, so its AUROC is another one."
+    )
+
+
+Made = tuple[pd.DataFrame, pd.DataFrame, Calibration, dict, dict, bool]
 
 
 @st.cache_data(max_entries=8, show_spinner="Comparing with the markers …")
@@ -133,6 +204,7 @@ def _made(folder: str, _found: Digest) -> Made | None:
         audit.flip_calibration(visits, pairs),
         {n: v for n, v in parts.items() if len(v)},
         precision,
+        audit.has_oracle(pairs),
     )
 
 
@@ -145,7 +217,7 @@ def _dose(root: Path, name: str) -> None:
     picked = st.multiselect(
         "Runs, each at its flip rate", names, key=kept("dose", like, TEXTS, names)
     )
-    opened: dict[str, dict[float, list[Run]]] = {}
+    found_runs: list[tuple[str, str, float, Run]] = []
     visits = 0
     for one in picked:
         with shown_errors(one):
@@ -155,9 +227,10 @@ def _dose(root: Path, name: str) -> None:
                 continue
             visits += found.visits
             config = config_of(run)
-            rates = opened.setdefault(str(config.get("objective", "?")), {})
-            rates.setdefault(float(config.get("flip_rate") or 0.0), []).append(run)
-    if not opened:
+            rate = float(config.get("flip_rate") or 0.0)
+            objective = str(config.get("objective", "?"))
+            found_runs.append((objective, _kind(config), rate, run))
+    if not found_runs:
         st.info("Choose the runs of a sweep over flip rates.")
         return
     if visits > MOST_VISITS:
@@ -166,9 +239,18 @@ def _dose(root: Path, name: str) -> None:
             "choose fewer, or use the notebook."
         )
         return
+    kinds = list(dict.fromkeys(kind for _, kind, _, _ in found_runs if kind))
+    opened: dict[str, dict[float, list[Run]]] = {}
+    for objective, kind, rate, run in found_runs:
+        # Only runs that reversed labels in the same way are one line.
+        method = f"{objective}: {kind or 'none'}" if len(kinds) > 1 else objective
+        opened.setdefault(method, {}).setdefault(rate, []).append(run)
     table = _pooled(tuple(picked), visits, opened)
     figure = figures.dose_response(table, published_hard_pairs())
     chart("Routing against the share of reversed labels", figure, DOSE, key="dose_response")
+    st.caption(
+        f"Reversed in these runs: {'; '.join(kinds) or 'nothing'}. In the paper: hard pairs."
+    )
     st.dataframe(
         hard_pairs_shown(table).reset_index(), key="hard_pairs", hide_index=True, height="content"
     )
@@ -179,6 +261,15 @@ def _pooled(
     names: tuple[str, ...], visits: int, _opened: dict[str, dict[float, list[Run]]]
 ) -> pd.DataFrame:
     return hard_pair_table(_opened)
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    """Which labels a run reversed, in words; empty where it reversed none."""
+    kinds = [ANNOTATOR] if config.get("annotator") else []
+    if config.get("flip_rate"):
+        flips = str(config.get("flips", "random"))
+        kinds.append(KINDS.get(flips, plain(flips)))
+    return " and ".join(kinds)
 
 
 def _comparable(config: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import streamlit as st
-from decision_bar import Steps, decision_bar, steps
+from decision_bar import KEYS_SAID, Steps, decision_bar, steps
 from marking import plain
 from pair_filter import CORRECTION, Asked, asked_for
 from pair_list import pair_table, pick_order, pick_page, sortable
@@ -57,14 +57,17 @@ def _pairs(root: Path, name: str, asked: Asked) -> None:
             by = pick_order(found, bar)
             order = ordered(found, asked.given(decisions), by.column, by.falling)
             view = pick_page(run, found, order, by.words, row, bar)
-            if pair_id is None and len(view):
+            if not len(order):
+                row = None  # what was shown before would look like what was found
+            elif pair_id is None and len(view):
                 row = int(view["row"].iloc[0])
             pair_table(view, by, sortable(found), decisions, row)
             st.caption(plain(_weight_note(run)))
+            st.caption(KEYS_SAID)
         with reading:
             if row is None:
                 decision_bar(run, None, None, Steps(None, None, None, len(order)))
-                st.info("No pair is shown.")
+                st.info("No pair is shown." if len(order) else "No pair is left to show.")
             else:
                 shown = str(rows(found, [row], ["pair_id"])["pair_id"].iloc[0])
                 decision_bar(run, shown, decisions.get(shown), steps(found, order, row))

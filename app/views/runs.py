@@ -15,19 +15,21 @@ from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, tr
 from marking import plain
 from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
-from run_list import filtered, live, reports, run_table, runs_csv
+from run_list import filtered, how_many, live, reports, run_table, runs_csv
 from selection import chosen_runs
 from state import TEXT, kept
 
 from plc_core.analysis.figures.overlay import GROUPS, final_values, run_curves
+from plc_core.analysis.inspection.steps import noise_of
 from plc_core.files import RunError
 from plc_core.runs.listing import RunSummary
 
 SECTIONS = ("Curves", "Numbers", "Provenance", "Run again")
 FINAL = (
     *("loss", "margin_mean", "accuracy", "q_clean", "q_flip", "q_tie", "weight_mean"),
-    *("noise_rate", "ema_std", "pairs_per_second"),
+    *("ema_std", "pairs_per_second"),
 )
+NOISE = "reversed labels, 1st epoch"
 LOSS = (
     "Losses of different objectives are different quantities and are not comparable; margins "
     "(at one β) and q are."
@@ -52,8 +54,10 @@ GUIDES = {
     ),
     "Calibration": Guide(
         "The running mean and deviation that z is measured with; whether the deviation is at its "
-        "floor; the estimated share of reversed labels, where a run has it.",
-        "Both settle; the floor is left within the first steps.",
+        "floor; the estimated share of reversed labels, where a run has it, read from the last "
+        "steps: it is of the data at the end of the first epoch only.",
+        "Both settle; the floor is left within the first steps. In later epochs the estimate of "
+        "reversed labels can fall far too low, as the policy remembers its labels.",
         "That q is calibrated: this centres and scales the margin only.",
     ),
     "Optimiser": Guide(
@@ -74,12 +78,15 @@ def page() -> None:
     training = training_runs(everything)
     if not training:
         st.info("There is no training run yet.")
-    elif shown := filtered(training):
-        run_table(shown, chosen_runs(root))
-        with right:
-            runs_csv(shown)
     else:
-        st.info("No run matches this filter.")
+        shown = filtered(training)
+        how_many(training, shown, everything, chosen_runs(root))
+        if shown:
+            run_table(shown, chosen_runs(root))
+            with right:
+                runs_csv(shown)
+        else:
+            st.info("No run matches this filter.")
     if any(run.state in LIVE for run in everything):
         live()
     by_name = {run.name: run for run in everything}
@@ -187,9 +194,20 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
     if not tables:
         return
     table = final_values(tables, FINAL, baseline or None)
+    estimates = [_noise(name) for name in table.get("run", ())]
+    if any(estimates):
+        table.insert(2, NOISE, pd.Series(estimates, dtype="str"))
     st.caption(
         "The last logged step of each run; its numbers are means over that step's pairs, so they "
-        "vary from step to step." + (" Δ is the distance to the baseline." if baseline else "")
+        "vary from step to step."
+        + (" Δ is the distance to the baseline." if baseline else "")
+        + (
+            f" But “{NOISE}” is the estimated share of reversed labels, with its 95 % interval, at "
+            "the end of the first epoch: later the policy remembers its labels, and the estimate "
+            "can be far too low."
+            if any(estimates)
+            else ""
+        )
     )
     st.dataframe(
         table,
@@ -197,9 +215,19 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
         hide_index=True,
         height="content",
         column_config={
-            name: st.column_config.NumberColumn(format="%.4g") for name in table.columns[2:]
+            name: st.column_config.NumberColumn(format="%.4g")
+            for name in table.columns[2:]
+            if name != NOISE
         },
     )
+
+
+def _noise(name: str) -> str | None:
+    """A run's estimated share of reversed labels, in short; None where it has none."""
+    with shown_errors(name):
+        found = noise_of(open_training(runs_root(), name).path)
+        return found.short if found else None
+    return None
 
 
 def _again(root: Path, runs: Sequence[RunSummary]) -> None:

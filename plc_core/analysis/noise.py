@@ -27,10 +27,14 @@ class NoiseRate:
     high: float
     step: int
 
+    @property
+    def short(self) -> str:
+        """The rate and its interval in percent, for a cell of a table."""
+        return f"{100 * self.rate:.0f} % [{100 * self.low:.0f}, {100 * self.high:.0f}]"
+
     def __str__(self) -> str:
         return (
-            f"Estimated share of reversed labels: {100 * self.rate:.0f} % "
-            f"[{100 * self.low:.0f}, {100 * self.high:.0f}] (95 %, from the margins before step "
+            f"Estimated share of reversed labels: {self.short} (95 %, from the margins before step "
             f"{self.step:,})."
         )
 

@@ -2,7 +2,7 @@
 
     decisions/decisions.jsonl          one line a pair: pair_id, decision, note, decided
     decisions/cleaned.parquet, .jsonl  the run's pairs after the decisions, for `load_pairs`
-    decisions/cleaned.json             what was kept, reversed, tied and left out
+    decisions/cleaned.json             what was kept, reversed, tied, left out and restored
 
 They lie below the run folder; nothing else of a run is written. No torch here.
 """
@@ -28,10 +28,13 @@ from plc_core.runs.status import now
 DECISIONS = ("keep", "flip", "tie", "drop")
 """What may be decided on a pair; a note may stand without one."""
 
+OF_UNDECIDED = ("restored", "injected_ties")
+"""What is counted of the undecided pairs in an exported file."""
+
 Format = Literal["parquet", "jsonl"]
 
 _FIELDS = ("prompt", "chosen", "rejected", "score_chosen", "score_rejected", "votes")
-_NAMED = ("source", "split")
+_NAMED = ("source", "split", "injected_tie")
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _SECONDS = 10.0
 _BATCH = 1_000
@@ -106,21 +109,28 @@ def export_cleaned(
 ) -> tuple[Path, dict[str, int]]:
     """Write the pairs as the decisions leave them, for `plc_core.load_pairs`.
 
-    A pair to keep, or undecided, is as it was observed in the run, injected flips included. A flip
-    changes sides: answers, scores and votes. A tie gets the one vote "tie", by which `load_pairs`
-    knows that it prefers nothing. A dropped pair is left out. Beside the fields of a pair each row
-    names the run, its id there, the decision and the note; readers keep these as metadata.
+    A decision is about the pair as the run observed it, and as it was shown. A pair to keep is as
+    it was observed, injected flips included. A flip changes sides: answers, scores and votes. A tie
+    gets the one vote "tie", by which `load_pairs` knows that it prefers nothing. A dropped pair is
+    left out. An undecided pair has the order that it had in the user's data: where the run had
+    reversed its label (`flipped` in pairs.parquet), it is reversed back and marked `restored`. The
+    pair that an injected tie replaced is not in the run, so an undecided one stays, and is counted.
+
+    Beside the fields of a pair each row names the run, its id there, the decision, the note,
+    whether it was restored and, where the run has such, whether it is an injected tie; readers keep
+    these as metadata.
 
     Args:
         undecided: False leaves out what nothing was decided on.
         tell: is called with the pairs written so far and all.
 
     Returns:
-        The file, and how many pairs were kept, flipped, tied, dropped and undecided.
+        The file, and how many pairs were kept, flipped, tied, dropped and undecided; and how many
+        of the undecided ones in the file were restored, and how many are injected ties.
     """
     kept = read_decisions(run)
     path = _file(run, f"cleaned.{form}")
-    counts = dict.fromkeys((*DECISIONS, "undecided"), 0)
+    counts = dict.fromkeys((*DECISIONS, "undecided", *OF_UNDECIDED), 0)
     source = run.path / "pairs.parquet"
     try:
         path.parent.mkdir(exist_ok=True)
@@ -155,7 +165,13 @@ def _cleaned(
     words = [decision.decision or "undecided" for decision in said]
     for word in words:
         counts[word] += 1
-    flips = pa.array([word == "flip" for word in words])
+    is_open = pa.array([word == "undecided" for word in words])
+    restored = pc.and_(is_open, _marker(table, "flipped"))
+    if undecided:
+        counts["restored"] += pc.sum(restored).as_py()
+        ties = pc.and_(is_open, _marker(table, "injected_tie"))
+        counts["injected_ties"] += pc.sum(ties).as_py()
+    flips = pc.or_(restored, pa.array([word == "flip" for word in words]))
     for one in ("chosen", "score_chosen"):
         other = one.replace("chosen", "rejected")
         if {one, other} <= set(table.column_names):
@@ -167,17 +183,27 @@ def _cleaned(
         ["tie"]
         if word == "tie"
         else [_OTHER.get(vote, vote) for vote in own]
-        if word == "flip" and own
+        if flip and own
         else own
-        for word, own in zip(words, given, strict=True)
+        for word, own, flip in zip(words, given, flips.to_pylist(), strict=True)
     ]
     table = _with(table, "votes", pa.array(votes, pa.list_(pa.string())))
     table = table.rename_columns([{"pair_id": "run_pair_id"}.get(n, n) for n in table.column_names])
     table = _with(table, "run", pa.array([run] * len(ids)))
     table = _with(table, "decision", pa.array(words))
     table = _with(table, "note", pa.array([decision.note for decision in said], pa.string()))
+    table = _with(table, "restored", restored)
+    if "flipped" in table.column_names:
+        table = table.drop_columns("flipped")
     stays = [word != "drop" and (undecided or word != "undecided") for word in words]
     return table.filter(pa.array(stays))
+
+
+def _marker(table: pa.Table, name: str) -> pa.Array:
+    """A marker of corruption, one bool a row; false where the run does not know it."""
+    if name not in table.column_names:
+        return pa.array([False] * len(table))
+    return table[name].combine_chunks().fill_null(False)
 
 
 def _with(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -190,7 +216,7 @@ def _present(schema: pa.Schema) -> list[str]:
     missing = {"pair_id", "prompt", "chosen", "rejected"} - set(schema.names)
     if missing:
         raise RunError(f"pairs.parquet lacks the column(s) {', '.join(sorted(missing))}.")
-    return [name for name in ("pair_id", *_FIELDS, *_NAMED) if name in schema.names]
+    return [name for name in ("pair_id", *_FIELDS, *_NAMED, "flipped") if name in schema.names]
 
 
 @contextlib.contextmanager

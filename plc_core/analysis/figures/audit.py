@@ -111,7 +111,7 @@ def flip_reliability(calibration: Calibration) -> go.Figure:
         hovertemplate="mean q_flip %{x:.2f}, flipped %{y:.1%}, n = %{customdata:,}<extra></extra>",
     )
     figure.update_xaxes(title_text="mean q_flip", range=[-0.02, 1.02])
-    figure.update_yaxes(title_text="share flipped", range=[-0.02, 1.02])
+    figure.update_yaxes(title_text="share reversed", range=[-0.02, 1.02])
     return finish(figure, 300)
 
 

@@ -18,13 +18,13 @@ from plc_core.analysis.figures.style import (
 
 
 def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
-    """The share of marked pairs among the k that rank first, with Wilson's band, against k.
+    """The share of reversed pairs among the k that rank first, with Wilson's band, against k.
 
     `tables` are those of `inspection.ranking.precision_at`, by the name of the score.
     """
     drawn = {name: table for name, table in tables.items() if len(table)}
     if not drawn:
-        return empty("No pair is marked, so no precision can be measured.", 330)
+        return empty("No pair has a score and a known label, so no precision can be measured.", 330)
     figure = go.Figure()
     for number, (name, table) in enumerate(drawn.items()):
         colour = RUN_COLOURS[number % len(RUN_COLOURS)]
@@ -57,7 +57,7 @@ def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
         annotation_position="bottom left",
     )
     figure.update_xaxes(title_text="first k of the ranking", type="log", dtick=1)
-    figure.update_yaxes(title_text="share marked", tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(title_text="share reversed", tickformat=".0%", rangemode="tozero")
     return finish(figure, 330, margin_t=40)
 
 

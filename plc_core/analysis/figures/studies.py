@@ -36,13 +36,14 @@ _PANELS = {
 
 
 def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
-    """Routing against the share of reversed hard pairs; methods by line, measures by colour.
+    """Routing against the share of reversed labels; methods by line, measures by colour.
 
-    `table` is that of `hard_pairs.hard_pair_table`, `paper` of `published_hard_pairs`. Figure
+    `table` is that of `hard_pairs.hard_pair_table`, of runs that reversed hard pairs or others;
+    `paper` of `published_hard_pairs`. Figure
     "Routing response under hard-pair corruption".
     """
     if table.empty:
-        return empty("No run on hard-pair flips is there yet.", 380)
+        return empty("No run with reversed labels is there yet.", 380)
     figure = make_subplots(
         rows=1, cols=3, subplot_titles=list(_PANELS), column_widths=[0.36, 0.32, 0.32]
     )
@@ -68,7 +69,7 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
             _names(figure, place, first, measures)
     figure.add_hline(y=0.5, line={"color": INK, "dash": "dot", "width": 1}, row=1, col=3)
     _keys(figure, methods)
-    figure.update_xaxes(title_text="share of reversed hard pairs η", tickformat=".0%")
+    figure.update_xaxes(title_text="share of reversed labels η", tickformat=".0%")
     figure.update_yaxes(range=[0, 1])
     return finish(figure, 400).update_layout(legend_y=1.13, margin_t=86)
 
@@ -120,7 +121,7 @@ def _keys(figure: go.Figure, methods: list[str]) -> None:
         figure.add_scatter(x=[None], y=[None], name=method, mode="lines", line=line, row=1, col=1)
     marker = _PAPER | {"color": INK}
     figure.add_scatter(
-        x=[None], y=[None], name="paper", mode="markers", marker=marker, row=1, col=1
+        x=[None], y=[None], name="paper, hard pairs", mode="markers", marker=marker, row=1, col=1
     )
 
 

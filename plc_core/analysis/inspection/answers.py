@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,21 @@ def benchmark_of(run: Run, judgements: str) -> str | None:
     named = judgements.partition("-against-")[0]
     fitting = [stem for stem in stems if named == stem or named.endswith(f"-{stem}")]
     return max(fitting, key=len, default=None)
+
+
+def prompt_of(answer: Mapping[str, Any]) -> Any:
+    """What was answered: the messages before the answer where a row has them, else its prompt.
+
+    Messages lie in a row as JSON; a text that holds no list of them is given as it is.
+    """
+    conversation = answer.get("conversation")
+    if isinstance(conversation, str):
+        try:
+            messages = json.loads(conversation)
+        except (ValueError, RecursionError):
+            return conversation
+        return messages if isinstance(messages, list) else conversation
+    return conversation or answer.get("prompt")
 
 
 def read_answer(
