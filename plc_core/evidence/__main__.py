@@ -20,8 +20,8 @@ _BEGIN, _END = "<!-- evidence: begin -->", "<!-- evidence: end -->"
 
 def markdown(table: pd.DataFrame) -> str:
     """`claims_table` as a Markdown table, texts as they are."""
-    names = {"claim": "claim", "paper": "paper", "world": "world", "model": "SmolLM2-135M",
-             "over": "over plain DPO's shadow routing", "verdict": "verdict"}  # fmt: skip
+    names = {"claim": "claim", "paper": "paper", "world": "world", "model": "SmolLM2-135M", "over":
+             "over plain DPO's shadow routing", "verdict": "verdict on SmolLM2"}  # fmt: skip
     lines = [f"| {' | '.join(names.values())} |", f"|{' --- |' * len(names)}"]
     for row in table.to_dict("records"):
         cells = [str(row[name]).replace("|", "\\|") for name in names]

@@ -3,6 +3,8 @@
 The verdict follows a rule that was written before any outcome was seen: a claim is *reproduced*
 where the 95 % interval over seeds lies wholly on its side of its threshold, *not reproduced* where
 it lies wholly on the other side, and *undecided* otherwise, always so with fewer than three seeds.
+Two words were added later: *smaller* where the paper's number lies beyond the interval, and
+*higher* or *lower* than the threshold where the paper claims nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ from plc_core.evidence.numbers import (
 class Claim:
     """One claim.
 
-    `paper` is the number that it prints, with the place; "–" where it has none. `above` says on
-    which side of `threshold` the claim lies. Claims about the routing can be asked of plain DPO
-    too, whose margin is routed without touching the loss: `shadow`. `by_construction` is what
-    follows from a setting, whatever the data; `exploratory` what was asked after an outcome.
+    `paper` is the number that it prints, with the place; "–" or "not measured" where it claims
+    nothing. `published` is that number alone, times `scale`, where it is of the same measure.
+    `above` says on which side of `threshold` the claim lies. Claims about the routing can be asked
+    of plain DPO too, whose margin is routed without touching the loss: `shadow`. `by_construction`
+    is what follows from a setting, whatever the data; `exploratory` what an outcome suggested.
     """
 
     text: str
@@ -54,13 +57,14 @@ class Claim:
     above: bool = True
     digits: int = 3
     scale: float = 1.0
+    published: float | None = None
     shadow: bool = False
     by_construction: bool = False
     exploratory: bool = False
 
 
 def verdict(claim: Claim, found: Estimate | None) -> str:
-    """reproduced, not reproduced or undecided, by the rule above; "not run" without results.
+    """In words, by the rule above; "not run" without results.
 
     "of these pairs" is added where the interval over pairs, put to that over seeds, would leave it
     undecided: other data may well say otherwise.
@@ -75,6 +79,10 @@ def verdict(claim: Claim, found: Estimate | None) -> str:
     if not (above or below):
         return "undecided"
     word = "reproduced" if above == claim.above else "not reproduced"
+    if claim.paper in ("–", "not measured"):
+        word = "higher" if above else "lower"
+    elif word == "reproduced" and claim.published is not None and claim.above:
+        word += ", smaller" if found.high * claim.scale < claim.published else ""
     # False where the measure has no interval over pairs.
     within = abs(found.value - claim.threshold) <= math.hypot(
         (found.high - found.low) / 2, found.over_pairs
@@ -139,11 +147,13 @@ _LENGTH = "-|length difference|, "
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("PLC-DPO wins against same-data DPO on clean data, win rate in %",
-          "58.3 (tab:tie-injection-performance, 0 % ties)", win_rate((0.0,)), 50.0, digits=1),
+          "58.3 (tab:tie-injection-performance, 0 % ties)", win_rate((0.0,)), 50.0,
+          digits=1, published=58.3),
     Claim("PLC-DPO wins against same-data DPO at 20 % reversed labels, win rate in %",
-          "71.0 (app:self-confirmation)", win_rate((0.2,)), 50.0, digits=1),
+          "71.0 (app:self-confirmation)", win_rate((0.2,)), 50.0, digits=1, published=71.0),
     Claim("PLC-DPO wins against same-data DPO at 30 % exact ties, win rate in %",
-          "68.5 (tab:tie-injection-performance)", win_rate((0.0,), "ties", 0.3), 50.0, digits=1),
+          "68.5 (tab:tie-injection-performance)", win_rate((0.0,), "ties", 0.3), 50.0,
+          digits=1, published=68.5),
     Claim("Held-out accuracy over DPO, clean data, in points", "–",
           accuracy_over_dpo((0.0,)), scale=100, digits=1),
     Claim("Held-out accuracy over DPO, 20 to 40 % reversed labels, in points", "–",
@@ -160,18 +170,19 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("… and over DPO of another learning rate at the same KL", "not measured",
           at_like_kl("reward", "responses", NOISY, "learning_rate"), exploratory=True),
     Claim("q_flip ranks reversed labels at 20 %, AUROC", "0.731 (app:self-confirmation)",
-          single("flip_auroc", "q_flip", (0.2,)), 0.5, shadow=True),
+          single("flip_auroc", "q_flip", (0.2,)), 0.5, shadow=True, published=0.731),
     Claim("… more than the margin of plain DPO does, AUROC difference", "not measured",
           gap(("flip_auroc", "q_flip"), ("flip_auroc", "-margin"), (0.2,), BASELINE)),
-    Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
-          gap(("flip_auroc", "q_flip"), ("flip_auroc", "against length"), (0.2,)),
-          exploratory=True),
-    Claim("… and at 40 %", "not measured",
-          gap(("flip_auroc", "q_flip"), ("flip_auroc", "against length"), (0.4,)),
-          exploratory=True),
+    *(
+        Claim(f"{_OVER_LENGTH}, at {100 * rate:.0f} %, AUROC difference", "not measured",
+              gap(("flip_auroc", "q_flip"), ("flip_auroc", "against length"), (rate,)),
+              exploratory=True)
+        for rate in (0.1, 0.2, 0.3, 0.4)
+    ),
     Claim("Mean q_flip of reversed above that of other labels, at 20 %",
           "+0.276 (app:self-confirmation)",
-          gap(("q_flip", "flipped"), ("q_flip", "not flipped"), (0.2,)), shadow=True),
+          gap(("q_flip", "flipped"), ("q_flip", "not flipped"), (0.2,)), shadow=True,
+          published=0.276),
     Claim("Mean q_flip rises with the noise, from clean data to 30 %",
           "+0.205 from 5 to 30 % of hard pairs (tab:posterior-hard-pair)", dose, shadow=True),
     Claim("q_tie is larger for the smallest score gaps, AUROC, mean of the sources",
@@ -180,7 +191,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
           within_sources("tie_selectivity", over=_LENGTH), exploratory=True),
     Claim("q_tie ranks exact ties, AUROC", "0.619 (tab:tie-per-pair)",
-          single("tie_auroc", "q_tie", (0.0,)), 0.5, shadow=True),
+          single("tie_auroc", "q_tie", (0.0,)), 0.5, shadow=True, published=0.619),
     Claim("… within the sources that have ties, AUROC", "not measured",
           within_sources("tie_auroc", "q_tie, "), 0.5, shadow=True, exploratory=True),
     Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
@@ -190,7 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
           exploratory=True),
     Claim("q_tie of tie-majority above that of unanimous human votes", f"+0.0186 ({_VOTES})",
           gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
-          shadow=True),
+          shadow=True, published=0.0186),
     Claim("… of divergent above that of unanimous votes", f"ordered ({_VOTES})",
           gap(("votes_q_tie", "divergent"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
           shadow=True),
@@ -203,7 +214,7 @@ CLAIMS: tuple[Claim, ...] = (
           within_sources("votes_trend", "tau, ", over=f"tau, {_LENGTH}"), exploratory=True),
     Claim("q_flip finds disagreement with a reward model at 20 %, AUROC",
           "0.779 (app:self-confirmation)", single("reward_auroc", "q_flip", (0.2,)), 0.5,
-          shadow=True),
+          shadow=True, published=0.779),
     Claim("Little correction early: share of the weight in the first 20 % of training, below 5 %",
           "0.019 (app:self-confirmation)", single("early_share", "all", (0.2,)), 0.05, above=False,
           by_construction=True),

@@ -34,11 +34,20 @@ def single(measure: str, group: str, rates: tuple[float, ...]) -> Numbers:
 def gap(
     one: tuple[str, str], other: tuple[str, str], rates: tuple[float, ...], of: str | None = None
 ) -> Numbers:
-    """`one` minus `other`; the latter under the same method, or under `of`."""
+    """`one` minus `other`; the latter under the same method, or under `of`.
+
+    Under the same method the interval over pairs is that of two numbers that know nothing of each
+    other: right for two groups of pairs, too wide for two scores of the same pairs.
+    """
 
     def values(study: Study, method: str) -> pd.DataFrame:
-        sides = study.values(*one, method), study.values(*other, of or method)
-        return difference(*(at(side, rates) for side in sides))
+        left, right = study.values(*one, method), study.values(*other, of or method)
+        found = difference(at(left, rates), at(right, rates))
+        if of is not None:
+            return found
+        own, others = (side.set_index("job")["half"] for side in (left, right))
+        half = own.pow(2).add(others.pow(2)).pow(0.5)
+        return found.assign(half=found["job"].map(half))
 
     return values
 

@@ -53,15 +53,15 @@ def provenance_table(*studies: Study) -> pd.DataFrame:
                 "study": study.name,
                 "jobs": len(jobs),
                 "slices": ", ".join(f"{k} {v}" for k, v in jobs["slice"].value_counts().items()),
-                "seeds": jobs["seed"].nunique(),
+                "seeds": ", ".join(str(seed) for seed in sorted(jobs["seed"].unique())),
                 "learning rate": ", ".join(
                     f"{x:g}"
                     for x in sorted(jobs.loc[jobs["slice"] == "main", "learning_rate"].unique())
                 ),
             }
             | {
-                name: ", ".join(sorted(jobs[name].dropna().astype(str).unique()))
-                for name in ("model", "device", "versions", "commit")
+                name: ", ".join(sorted(jobs[name].dropna().astype(str).str[:length].unique()))
+                for name, length in (("model", 16), ("device", 40), ("versions", 80), ("commit", 8))
             }
         )
     return pd.DataFrame(rows).set_index("study").fillna("")
@@ -148,6 +148,11 @@ def bill(study: Study, throughput: pd.DataFrame) -> pd.DataFrame:
         name = f"GPU hours of the same tokens through {LARGE}'s shape ({measured['training']}, "
         rows[f"{name}{measured['device']})"] = tokens / rate / 3600
     return pd.DataFrame({"amount": rows})
+
+
+def amount(value: float) -> str:
+    """A number of the bill as text: whole from a hundred, else with a decimal."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
 
 
 def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
