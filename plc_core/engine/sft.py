@@ -74,6 +74,7 @@ def train_sft(config: SftConfig) -> Run:
     one_process()
     run, checkpoint = open_stage(config, "sft")
     if run.is_trained:
+        run.take_up()
         return run
     with run.running("preparing"):
         progress = Progress(run)
