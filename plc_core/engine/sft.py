@@ -38,6 +38,7 @@ from plc_core.engine.stages import (
     save_model,
     stage_arguments,
 )
+from plc_core.engine.tied import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run
@@ -101,7 +102,7 @@ def train_sft(config: SftConfig) -> Run:
             add_lora(model, config.lora_rank, config.lora_alpha) if config.lora_rank else model
         )
         held_out = conversations.held_out if len(conversations.held_out) else None
-        trainer = SFTTrainer(
+        trainer = _Trainer(
             trained,
             _arguments(config, run, len(conversations.train)),
             train_dataset=conversations.train,
@@ -118,6 +119,10 @@ def train_sft(config: SftConfig) -> Run:
             held_out_loss={"before": before, "after": after, "unit": "nats a token of an answer"},
         )
     return run
+
+
+class _Trainer(KnowsTiedWeights, SFTTrainer):
+    pass
 
 
 @torch.inference_mode()
