@@ -4,6 +4,7 @@ The notebook is that of training with a cell more, which stays where training ha
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -43,7 +44,11 @@ def begun(path, values):
     command = [sys.executable, "-m", "plc_core.batch", str(path)]
     command += [word for name, value in values.items() for word in ("-p", name, str(value))]
     return subprocess.Popen(
-        command, cwd=ROOT, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        command,
+        cwd=ROOT,
+        start_new_session=True,
+        # Tests that run in the background of a shell have it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -78,6 +83,7 @@ def assert_goes_on(path, values, run, capsys):
         ("batch", signal.SIGKILL, "the batch that ran it is gone"),
         ("batch", signal.SIGTERM, "stopped from outside (SIGTERM)"),
         ("all", signal.SIGKILL, "without a word"),
+        ("session", signal.SIGINT, "interrupted by the user"),  # as Ctrl-C does
     ],
 )
 def test_a_run_cut_off_after_training_is_not_finished(tmp_path, capsys, whom, number, reason):
@@ -92,7 +98,10 @@ def test_a_run_cut_off_after_training_is_not_finished(tmp_path, capsys, whom, nu
     children = psutil.Process(batch.pid).children(recursive=True)
     for process in children if whom == "all" else []:
         process.send_signal(number)
-    batch.send_signal(number)
+    if whom == "session":
+        os.killpg(batch.pid, number)
+    else:
+        batch.send_signal(number)
     batch.wait(60)
     wait_for(lambda: not any(is_alive(child) for child in children))
     assert run.status["state"] == "killed"

@@ -253,8 +253,8 @@ def test_sentences_have_every_result_and_say_which_are_clear() -> None:
         "With 30% flipped, PLC-DPO wins 49.0 % [45.0, 53.0] in greedy decoding (no difference "
         "shown; -1.0 points [-4.0, +2.0] beyond the nearest control, whose KL is not matched "
         "(0.73 nats where the method moved 0.87), no difference shown). "
-        "Clear, as the interval excludes no difference, is 1 of these 4: with 0% flipped in "
+        "Of these 4 intervals 1 excludes a difference of 0: with 0% flipped in "
         "greedy decoding, -7.0 points [-10.8, -3.8] beyond the control of like KL, less."
     )
     nothing = results_in_words(rows.iloc[1:], "rate", "with {:.0%} flipped".format, "PLC-DPO")
-    assert nothing.endswith("None of these 2 intervals excludes no difference.")
+    assert nothing.endswith("All of these 2 intervals include a difference of 0: nothing is clear.")

@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _arguments().parse_args(arguments)
     # Asked to stop, as by a scheduler, it stops its kernels and jobs as after Ctrl-C.
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # elsewhere it is ignored
+        signal.signal(signal.SIGINT, _stop)
     if options.attached:
         threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
@@ -82,6 +84,10 @@ def _stop_with_parent() -> None:
 
 
 def _stop(number: int, _: object) -> None:
+    # After Ctrl-C, which its jobs get too, a batch also asks them to stop: the first word counts.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     if _parent_gone.is_set():
         raise Stopped("the batch that ran it is gone (killed, out of memory, or power)")
     raise Stopped(f"stopped from outside ({signal.Signals(number).name})")

@@ -55,10 +55,10 @@ def results_in_words(
         sentences.append(f"{where[0].upper()}{where[1:]}, {method} wins {' and '.join(parts)}.")
     count = len(rows) + int(rows["over_control"].notna().sum())
     sentences.append(
-        f"Clear, as the interval excludes no difference, {'is' if len(clear) == 1 else 'are'} "
-        f"{len(clear)} of these {count}: {'; '.join(clear)}."
+        f"Of these {count} intervals {len(clear)} exclude{'s' if len(clear) == 1 else ''} a "
+        f"difference of 0: {'; '.join(clear)}."
         if clear
-        else f"None of these {count} intervals excludes no difference."
+        else f"All of these {count} intervals include a difference of 0: nothing is clear."
     )
     return " ".join(sentences)
 
@@ -78,5 +78,5 @@ def _control(line: Mapping[Any, Any]) -> str:
 
 
 def _verdict(low: float, high: float, even: float) -> str:
-    """Whether it is "more" or "less"; "" where the interval does not exclude no difference."""
+    """Whether it is "more" or "less"; "" where the interval includes no difference."""
     return "more" if low > even else "less" if high < even else ""
