@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 BATCH_VARIABLE = "PLC_BATCH"
 """Set where notebooks are executed in a batch, to a token of that execution."""
 
+BATCH_RUN_VARIABLE = "PLC_BATCH_RUN"
+"""Set beside it, to the folder of the run that the notebook makes."""
+
 SECONDS_BETWEEN_STATUS = 1.0
 """How often status.json is rewritten at most, while work goes on."""
 
@@ -23,6 +27,13 @@ SECONDS_BETWEEN_STATUS = 1.0
 def in_batch() -> bool:
     """Whether this process is a notebook in a batch: the runner shows the progress then."""
     return bool(os.environ.get(BATCH_VARIABLE))
+
+
+def batch_of(folder: Path) -> str | None:
+    """The token of the batch where this process is the notebook that makes the run in `folder`."""
+    if os.environ.get(BATCH_RUN_VARIABLE) != str(folder.resolve()):
+        return None
+    return os.environ.get(BATCH_VARIABLE)
 
 
 class Progress:

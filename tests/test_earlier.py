@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plc_core.files import RunError, read_json
-from plc_core.progress import BATCH_VARIABLE
+from plc_core.progress import BATCH_RUN_VARIABLE, BATCH_VARIABLE
 from plc_core.runs import create_run, open_run
 from plc_core.runs.earlier import forget, put_back, set_aside
 
@@ -22,6 +22,7 @@ HOLDS = {"run.json", "status.json", "report.html", "notebook.ipynb", "tables"}
 def folder(tmp_path, monkeypatch):
     """A finished report, in a batch."""
     monkeypatch.setenv(BATCH_VARIABLE, "token")
+    monkeypatch.setenv(BATCH_RUN_VARIABLE, str(tmp_path / "report"))
     run = create_run(tmp_path, "report", {"kind": "analysis", "config": {"seeds": [0]}})
     (run.path / "tables").mkdir()
     for name in ("report.html", "notebook.ipynb", "tables/results.csv"):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import yaml
 
+from plc_core.batch.job_lines import Tally
 from plc_core.batch.jobs import Process, run_jobs
 from plc_core.experiments import plan_runs, ready_runs
 from plc_core.experiments.grid import expand_grid
@@ -162,6 +163,23 @@ def test_several_jobs_have_a_line_each_with_what_remains(tmp_path, capsys):
     first, last = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"1/2  a +failed in 00:\d\d; 00:\d\d so far, 1 left, about 00:\d\d", first)
     assert re.fullmatch(r"2/2  b +failed in 00:\d\d; 00:\d\d so far, none is left", last)
+
+
+def test_what_remains_counts_the_jobs_that_run_side_by_side(monkeypatch, capsys):
+    """Three jobs, two at a time; the first two take 86 s and 90 s, and so will the third."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    tally = Tally(3, workers=2)
+    now = 86.0
+    tally.add("first", "done", 0.0, [0.0])  # the second is about to end, the third has not begun
+    assert "2 left, about 01:26" in capsys.readouterr().err
+    now = 90.0
+    tally.add("second", "done", 0.0, [86.0])
+    assert "1 left, about 01:24" in capsys.readouterr().err
+    cluster = Tally(3)
+    now = 180.0
+    cluster.add("first", "done", 90.0)
+    assert "2 left, about 03:00" in capsys.readouterr().err
 
 
 def test_a_job_that_fails_before_its_run_leaves_its_reason(tmp_path):

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from plc_core.evaluation.kl_control import (
-    beyond_control,
     find_controls,
     matched_beta,
     mean_kl,
     win_rates,
     win_rates_shown,
 )
+from plc_core.evaluation.kl_words import beyond_control, results_in_words
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
@@ -212,10 +212,49 @@ def test_the_table_and_the_sentence_show_sign_interval_and_n(runs) -> None:
     assert (
         win_rates_shown(table.assign(ties=100.0)).loc["PLC-DPO", "win %, greedy"].count("all ties")
     )
-    line = {"over_control": 2.0, "over_low": 0.5, "over_high": 3.0}
+    near = {"kl": 2.0, "control_kl": 1.9}
+    line = {"over_control": 2.0, "over_low": 0.5, "over_high": 3.0, **near}
+    assert beyond_control(line).startswith("+2.0 points [+0.5, +3.0] beyond the control of like KL")
     assert beyond_control(line).endswith("more than it")
     assert beyond_control(line | {"over_low": -1.0}).endswith("no difference shown")
-    below = {"over_control": -2.0, "over_low": -3.0, "over_high": -0.5}
+    below = {"over_control": -2.0, "over_low": -3.0, "over_high": -0.5, **near}
     assert beyond_control(below).endswith("less than it")
     assert "no control" in beyond_control(line | {"over_control": math.nan})
     assert mean_kl(runs["DPO"]).n == 2 * PROMPTS
+
+
+def test_a_control_that_moved_less_is_not_said_to_be_of_like_kl(runs) -> None:
+    table = win_rates(runs, runs["DPO"], runs["DPO"])
+    [row] = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "greedy")].to_dict(
+        "records"
+    )
+    assert row["control_kl"] == pytest.approx(mean_kl(runs["DPO"]).mean)
+    said = beyond_control(row)
+    assert "like KL" not in said
+    assert "beyond the nearest control, whose KL is not matched (1.00 nats where" in said
+    shown = win_rates_shown(table)
+    assert shown.loc["PLC-DPO", "over KL control, greedy"].endswith(", not matched")
+
+
+def test_sentences_have_every_result_and_say_which_are_clear() -> None:
+    even = {"win_rate": 49.0, "low": 45.0, "high": 53.0, "kl": 0.87, "control_kl": 0.73}
+    even |= {"over_control": -1.0, "over_low": -4.0, "over_high": 2.0}
+    clear = {"over_control": -7.0, "over_low": -10.8, "over_high": -3.8, "control_kl": 0.85}
+    rows = pd.DataFrame(
+        [
+            even | clear | {"rate": 0.0, "decoding": "greedy"},
+            even | {"rate": 0.3, "decoding": "greedy"},
+        ]
+    )
+    said = results_in_words(rows, "rate", lambda rate: f"with {rate:.0%} flipped", "PLC-DPO")
+    assert said == (
+        "With 0% flipped, PLC-DPO wins 49.0 % [45.0, 53.0] in greedy decoding (no difference "
+        "shown; -7.0 points [-10.8, -3.8] beyond the control of like KL, less than it). "
+        "With 30% flipped, PLC-DPO wins 49.0 % [45.0, 53.0] in greedy decoding (no difference "
+        "shown; -1.0 points [-4.0, +2.0] beyond the nearest control, whose KL is not matched "
+        "(0.73 nats where the method moved 0.87), no difference shown). "
+        "Of these 4 intervals 1 excludes a difference of 0: with 0% flipped in "
+        "greedy decoding, -7.0 points [-10.8, -3.8] beyond the control of like KL, less."
+    )
+    nothing = results_in_words(rows.iloc[1:], "rate", "with {:.0%} flipped".format, "PLC-DPO")
+    assert nothing.endswith("All of these 2 intervals include a difference of 0: nothing is clear.")

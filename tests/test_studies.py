@@ -1,6 +1,8 @@
 """The routing studies' tables, recomputed from the run folders with pandas alone."""
 
+import dataclasses
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -230,20 +232,27 @@ def test_the_vote_tables_have_the_papers_rows_and_count_who_is_in_no_group() -> 
     part.loc[:9, "group"] = None
     found = votes.agreement(part)
     assert found.ungrouped == 10
-    assert "10 pairs have fewer than two votes" in votes.agreement_sentence(found, "PLC-DPO")
+    said = votes.agreement_sentence(found, "PLC-DPO")
+    assert "10 pairs have fewer than two votes" in said
+    assert not re.search(r": [A-Z]", said)
+    unlike = dataclasses.replace(found.last_step, p=0.9)
+    said = votes.agreement_sentence(dataclasses.replace(found, last_step=unlike), "PLC-DPO")
+    assert "The last step alone: it is not shown that q_tie is larger in tie-majority" in said
     shown = votes.agreement_shown({("PLC-DPO", "self"): found})
     assert shown.loc[("paper, MultiPref", "", "tie-majority"), "against unanimous"] == "+23.1 %"
     assert votes.other_measures_shown({("PLC-DPO", "self"): found}).shape[0] == 3
     rows = found.groups[found.groups["measure"] == "q_tie"]
     figure = figures.group_means({"PLC-DPO": rows}, paper.published("multipref"))
     assert len(figure.data) == 2
+    named = figures.group_means({"PLC-DPO": rows}, calibration="self")
+    assert named.layout.yaxis.title.text == "mean q_tie, calibration self"
 
 
 def test_a_file_without_unanimous_pairs_has_no_test() -> None:
     part = scores().query("calibration == 'self'").assign(group="divergent")
     found = votes.agreement(part)
     assert found.groups["p_holm"].isna().all()
-    assert "No trend of q_tie can be tested" in votes.agreement_sentence(found, "x")
+    assert votes.agreement_sentence(found, "x").startswith("x: no trend of q_tie can be tested")
     assert votes.agreement_shown({("x", "self"): found}).iloc[0]["n"] == "0"
 
 

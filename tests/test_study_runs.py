@@ -14,7 +14,7 @@ from plc_core.experiments import hard_pairs, label_noise, self_confirmation, stu
 from plc_core.experiments.hard_pairs import HardPairConfig
 from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
 from plc_core.experiments.self_confirmation import ConfirmationConfig
-from plc_core.experiments.study import keep, open_report, record
+from plc_core.experiments.study import concluded, keep, open_report, record
 from plc_core.experiments.ties import ExactTieConfig
 from plc_core.files import RunError
 from plc_core.runs import Run
@@ -80,8 +80,10 @@ def test_noise_is_measured_against_both_baselines(asked, tmp_path: Path) -> None
     assert keys[0.3, SAME, "PLC-DPO", "sampled"] > 50
     assert set(table["seeds"]) == {2}
     said = label_noise.noise_sentence(table, found)
-    assert said.startswith("With 30% of the labels flipped, PLC-DPO wins ")
-    assert "over 2 training seeds and 60 prompts" in said
+    assert said.startswith("Against DPO on the same labels, over 2 training seeds and 60 prompts")
+    for rate in ("0%", "30%"):
+        assert f"With {rate} of the labels flipped, PLC-DPO wins " in said
+    assert "Of these 8 intervals " in said
     assert "72.3 % on Nectar-60k and 69.5 % on ORPO-mix-40k" in said
 
 
@@ -125,8 +127,9 @@ def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
     table = ties.tie_table(found)
     assert set(table["method"]) == {"PLC-DPO", CONTROL}
     said = ties.tie_sentence(table, found)
-    assert said.startswith("From 0% to 30% ties the win rate of PLC-DPO against DPO")
-    assert said.endswith("the paper has 58.3 % to 68.5 %.")
+    assert said.startswith("Against DPO on the same data. With 0% ties, PLC-DPO wins ")
+    assert ". With 30% ties, PLC-DPO wins " in said
+    assert said.endswith("The paper has 58.3 % at 0% to 68.5 % at 30%.")
     assert ties.published_ties().loc["PLC-DPO", "30%"] == "68.5"
     with pytest.raises(ValidationError, match=r"add 0\.0 to the rates"):
         config(ExactTieConfig, tmp_path, rates=[0.3])
@@ -248,9 +251,10 @@ def test_a_report_says_what_its_runs_are_and_when_they_are_too_small(tmp_path: P
         "seeds 0, 1."
     )
     runs[0].update_info(trained_steps=3)
-    assert record(report, {"DPO": runs}).endswith(
-        "steps little is learnt: this shows that it runs, no more."
-    )
+    assert concluded(report, "It wins.") == "**It wins.**"
+    warning = "In fewer than 24 steps little is learnt: this shows that it runs, no more."
+    assert record(report, {"DPO": runs}).endswith(f" {warning}")
+    assert concluded(report, "It wins.", "So.") == f"{warning}\n\n**It wins.**\n\n**So.**"
 
 
 def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path) -> None:

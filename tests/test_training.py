@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+import transformers
 from transformers import TrainerCallback
 
 from plc_core import evaluate
@@ -20,8 +21,10 @@ from plc_core.engine import pipeline
 from plc_core.engine.arguments import check_processes
 from plc_core.engine.checkpoints import load_trained, trained_checkpoint
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.models import load_policy
 from plc_core.engine.objective_state import STATE_FILE
 from plc_core.engine.pipeline import train
+from plc_core.engine.tied import KnowsTiedWeights
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, PairLogps, build_objective
@@ -219,6 +222,33 @@ def interrupted(folder, name, monkeypatch, step, **changes):
     return config, run
 
 
+def warnings_of_transformers(monkeypatch):
+    warned = []
+    monkeypatch.setattr(
+        transformers.trainer.logger, "warning", lambda said, *_: warned.append(said)
+    )
+    return warned
+
+
+def test_of_weights_that_a_checkpoint_lacks_only_those_not_tied_are_warned_of(monkeypatch):
+    warned = warnings_of_transformers(monkeypatch)
+    trainer = object.__new__(KnowsTiedWeights)
+    trainer.model, _ = load_policy("world")
+    weights = trainer.model.state_dict()
+    del weights["lm_head.weight"]
+    trainer._issue_warnings_after_load(trainer.model.load_state_dict(weights, strict=False))
+    assert warned == []
+    del weights["model.norm.weight"]
+    trainer._issue_warnings_after_load(trainer.model.load_state_dict(weights, strict=False))
+    assert warned == [
+        "There were missing keys in the checkpoint model loaded: ['model.norm.weight']."
+    ]
+    warned.clear()
+    del weights["model.embed_tokens.weight"]  # neither name of the tied weights is there
+    trainer._issue_warnings_after_load(trainer.model.load_state_dict(weights, strict=False))
+    assert all(name in warned[0] for name in ("lm_head.weight", "embed_tokens", "norm"))
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [("plc", {}), ("dpo", {"objective": "dpo"}), ("lora", {"lora_rank": 4})],
@@ -226,7 +256,9 @@ def interrupted(folder, name, monkeypatch, step, **changes):
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(folder, monkeypatch, name, changes):
     whole = train(small(folder, f"uninterrupted-{name}", save_steps=2, **changes))
     config, _ = interrupted(folder, f"resumed-{name}", monkeypatch, 3, **changes)
+    warned = warnings_of_transformers(monkeypatch)
     resumed = train(config.model_copy(update={"resume": True}))
+    assert not [said for said in warned if "keys in the checkpoint" in said]
     pd.testing.assert_frame_equal(resumed.visits(), whole.visits())
     timing = ["seconds", "pairs_per_second"]
     pd.testing.assert_frame_equal(

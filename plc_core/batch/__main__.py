@@ -23,11 +23,13 @@ from typing import Any
 import yaml
 
 from plc_core.batch.jobs import JobError, run_jobs
-from plc_core.batch.notebook import NotebookError, run_notebook
+from plc_core.batch.notebook import NotebookError, Stopped, run_notebook
 from plc_core.experiments.grid import expand_grid
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_values, read_yaml, run_folder
 from plc_core.runs import taken
+
+_parent_gone = threading.Event()
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -53,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0, or 1 after a sentence for each failure on standard error."""
     options = _arguments().parse_args(arguments)
     # Asked to stop, as by a scheduler, it stops its kernels and jobs as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # elsewhere it is ignored
+        signal.signal(signal.SIGINT, _stop)
     if options.attached:
         threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
@@ -75,7 +79,18 @@ def _stop_with_parent() -> None:
     # interpreter would wait for at exit, and then abort.
     while os.read(0, 4096):
         pass
+    _parent_gone.set()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop(number: int, _: object) -> None:
+    # After Ctrl-C, which its jobs get too, a batch also asks them to stop: the first word counts.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if _parent_gone.is_set():
+        raise Stopped("the batch that ran it is gone (killed, out of memory, or power)")
+    raise Stopped(f"stopped from outside ({signal.Signals(number).name})")
 
 
 def _run(options: argparse.Namespace) -> list[str]:

@@ -6,8 +6,10 @@ shows what the notebook's run says in its status.json.
 
 from __future__ import annotations
 
+import heapq
 import sys
 import time
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
@@ -53,28 +55,53 @@ class JobLine:
 
 
 class Tally:
-    """A line for each of several jobs that has ended: its state, its time and what remains."""
+    """A line for each of several jobs that has ended: its state, its time and what remains.
 
-    def __init__(self, jobs: int) -> None:
+    `workers`: jobs at a time; None where it is not known, as on a cluster.
+    """
+
+    def __init__(self, jobs: int, workers: int | None = None) -> None:
         self.jobs = jobs
-        self._ended = 0
+        self._workers = workers
+        self._took: list[float] = []
         self._started = time.monotonic()
 
-    def add(self, name: str, state: str, started: float) -> None:
-        """Count a job, started at a time of the monotonic clock, that has ended, and say so."""
-        self._ended += 1
+    def add(self, name: str, state: str, started: float, others: Sequence[float] = ()) -> None:
+        """Count a job that has ended and say so.
+
+        Args:
+            name, state: the job's, and how it ended.
+            started: when it began, by the monotonic clock.
+            others: when those began that still run.
+        """
+        now = time.monotonic()
+        self._took.append(now - started)
         if self.jobs == 1 or in_kernel():
             return
-        now = time.monotonic()
-        left = self.jobs - self._ended
-        about = clock((now - self._started) / self._ended * left)
+        left = self.jobs - len(self._took)
+        about = clock(self._remaining(left, [now - began for began in others], now))
         rest = f"{left} left, about {about}" if left else "none is left"
-        place = f"{self._ended:{len(str(self.jobs))}}/{self.jobs}"
+        place = f"{len(self._took):{len(str(self.jobs))}}/{self.jobs}"
         tqdm.write(
             f"{place}  {name:44} {state:6} in {clock(now - started)}; "
             f"{clock(now - self._started)} so far, {rest}",
             file=sys.stderr,
         )
+
+    def _remaining(self, left: int, running: Sequence[float], now: float) -> float:
+        """Seconds until the `left` jobs have ended, of which some have run for `running` seconds.
+
+        Each takes as long as those before did on average; a worker that is free takes the next.
+        """
+        if self._workers is None:
+            return (now - self._started) / len(self._took) * left
+        mean = sum(self._took) / len(self._took)
+        busy = [max(mean - ran, 0.0) for ran in running]
+        busy += [0.0] * (self._workers - len(busy))
+        heapq.heapify(busy)
+        for _ in range(left - len(running)):
+            heapq.heapreplace(busy, busy[0] + mean)
+        return max(busy)
 
 
 def clock(seconds: float) -> str:

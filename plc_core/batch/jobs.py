@@ -86,10 +86,10 @@ def run_jobs(
     waiting = [v for v in map(_to_run, wanted, folders) if v is not None]
     for root in {run_folder(values).parent for values in waiting}:
         check_root(root)
-    start = start or _here(workers)
     running: list[_Job] = []
     errors: list[str] = []
-    tally = Tally(len(waiting))
+    tally = Tally(len(waiting), None if start else workers)
+    start = start or _here(workers)
     counted = progress or (Progress() if in_kernel() else None)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
@@ -107,7 +107,8 @@ def run_jobs(
                     if job.finished():
                         running.remove(job)
                         errors += job.errors()
-                        tally.add(job.run_folder.name, job.state, job.started)
+                        others = [other.started for other in running]
+                        tally.add(job.run_folder.name, job.state, job.started, others)
                         if counted:
                             advance(1)
         finally:
@@ -131,13 +132,16 @@ def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     """The job as it has to be run, resuming where its run was cut off; None where it is done."""
     try:
         run = open_run(folder)
-        state = run.status["state"]
+        status = run.status
+        state = status["state"]
     except (RunError, KeyError):
         return values
     if not _has_parameters(run, values):
         return values  # an analysis is made again; another run of that name is refused by the job
     kind = run.info.get("kind")
-    finished = state == "done" and (folder / "report.html").exists()
+    # A report without a batch's word that the run is done may be that of an attempt cut off.
+    by_batch = state == "done" and status.get("by") is not None
+    finished = by_batch and (folder / "report.html").exists()
     if kind == "training":
         finished = finished and run.is_trained
     if kind == "analysis":

@@ -17,16 +17,26 @@ from plc_core.batch.report import write_report
 from plc_core.environment import environment
 from plc_core.files import RunError, replacing
 from plc_core.parameters import notebook_values, run_folder
-from plc_core.progress import BATCH_VARIABLE
+from plc_core.progress import BATCH_RUN_VARIABLE, BATCH_VARIABLE
 from plc_core.runs import Run, modified, open_run
 from plc_core.runs.earlier import forget, put_back
-from plc_core.runs.status import INPUTS_VARIABLE
-
-_INTERRUPTED = "interrupted by the user"
+from plc_core.runs.status import INPUTS_VARIABLE, INTERRUPTED
 
 
 class NotebookError(Exception):
     """A notebook that did not run to its end; the message says which error and where to look."""
+
+    state = "failed"
+
+
+class KernelDiedError(NotebookError):
+    """A notebook whose kernel died under it."""
+
+    state = "killed"
+
+
+class Stopped(KeyboardInterrupt):
+    """A batch that is asked to stop otherwise than by Ctrl-C; the message says by what."""
 
 
 def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
@@ -43,17 +53,17 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
     values = notebook_values(notebook, parameters)
     folder = run_folder(values)
     token = secrets.token_hex(8)
-    reason = None
+    state, reason = "done", None
     with tempfile.TemporaryDirectory() as scratch:
         executed = Path(scratch) / "notebook.ipynb"
         try:
-            with environment(_variables(token, Path(scratch) / "inputs")):
+            with environment(_variables(token, folder, Path(scratch) / "inputs")):
                 _execute(notebook, executed, {name: values[name] for name in parameters}, folder)
         except NotebookError as error:
-            reason = str(error)
+            state, reason = error.state, str(error)
             raise
-        except KeyboardInterrupt:
-            reason = _INTERRUPTED
+        except KeyboardInterrupt as stop:
+            state, reason = "killed", str(stop) or INTERRUPTED
             raise
         finally:
             # Only into a folder that this execution made or went on with: a refused one is
@@ -61,7 +71,7 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
             if executed.exists() and _is_of(folder, token):
                 # A full disk must not hide why the notebook failed.
                 with contextlib.suppress(RunError) if reason else contextlib.nullcontext():
-                    _keep(executed, folder, reason, Path(scratch) / "inputs")
+                    _keep(executed, folder, state, reason, Path(scratch) / "inputs")
     return open_run(folder)
 
 
@@ -81,13 +91,14 @@ def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], folder:
         advice = "If memory ran out, lower pairs_per_forward or max_length."
         if any(folder.glob("checkpoints/checkpoint-*")):
             advice += " The run can go on from its last checkpoint: set resume to true."
-        raise NotebookError(f"The notebook's kernel died ({error}). {advice}") from None
+        raise KernelDiedError(f"The notebook's kernel died ({error}). {advice}") from None
 
 
-def _variables(token: str, inputs: Path) -> dict[str, str]:
+def _variables(token: str, folder: Path, inputs: Path) -> dict[str, str]:
     # The kernel inherits the environment; bars in it would fill the notebook line by line.
     return {
         BATCH_VARIABLE: token,
+        BATCH_RUN_VARIABLE: str(folder.resolve()),
         INPUTS_VARIABLE: str(inputs),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "PLOTLY_RENDERER": "plotly_mimetype",
@@ -101,7 +112,7 @@ def _is_of(folder: Path, token: str) -> bool:
         return False
 
 
-def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> None:
+def _keep(executed: Path, folder: Path, state: str, reason: str | None, inputs: Path) -> None:
     if reason and put_back(folder, reason):
         return
     with replacing(folder / "notebook.ipynb") as copy:
@@ -112,9 +123,8 @@ def _keep(executed: Path, folder: Path, reason: str | None, inputs: Path) -> Non
         lines = inputs.read_text(encoding="utf-8").splitlines() if inputs.exists() else []
         opened = {Path(line) for line in lines} - {folder.resolve()}
         run.update_info(inputs={str(path): modified(path) for path in sorted(opened)})
-        state = "killed" if reason == _INTERRUPTED else "failed" if reason else "done"
-        run.set_status(state=state, reason=reason)
-        if not reason:
-            forget(folder)
-    elif reason and run.status.get("state") in ("queued", "killed"):
-        run.set_status(state="killed", reason=reason)
+    # What failed in the run itself has said so better.
+    if state != "failed" or run.status.get("state") != "failed":
+        run.end(state, reason)
+    if not reason:
+        forget(folder)

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 from transformers import (
-    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -15,6 +14,7 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
+from plc_core.engine.tied import KnowsTiedWeights
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing
 
@@ -49,7 +49,7 @@ def load_objective_state(
     return step
 
 
-class CarriesObjective(Trainer):
+class CarriesObjective(KnowsTiedWeights):
     """Mixin for trainers: set what they carry with `carry` after `Trainer.__init__`.
 
     Every checkpoint holds the state of the objective, of the shadow router and of the flip

@@ -69,9 +69,8 @@ def train(config: TrainConfig) -> Run:
     processes.wait_for_everyone()
     run = open_run(resolve(project_path(config.runs_dir), config.name))
     if config.resume and run.is_trained:
-        if processes.is_main_process and run.status["state"] == "killed":
-            # It was killed between its last number and the word that it is done.
-            run.set_status(state="done", reason=None)
+        if processes.is_main_process:
+            run.take_up()
         return run
     # Looked at before anything is changed: a checkpoint that cannot be used costs nothing.
     checkpoint = last_checkpoint(run) if config.resume else None

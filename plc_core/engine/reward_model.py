@@ -83,6 +83,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
     one_process()
     run, checkpoint = open_stage(config, "reward-model")
     if run.is_trained:
+        run.take_up()
         return run
     with run.running("preparing"):
         progress = Progress(run)

@@ -38,6 +38,7 @@ from plc_core.engine.stages import (
     save_model,
     stage_arguments,
 )
+from plc_core.engine.tied import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run
@@ -74,6 +75,7 @@ def train_sft(config: SftConfig) -> Run:
     one_process()
     run, checkpoint = open_stage(config, "sft")
     if run.is_trained:
+        run.take_up()
         return run
     with run.running("preparing"):
         progress = Progress(run)
@@ -100,7 +102,7 @@ def train_sft(config: SftConfig) -> Run:
             add_lora(model, config.lora_rank, config.lora_alpha) if config.lora_rank else model
         )
         held_out = conversations.held_out if len(conversations.held_out) else None
-        trainer = SFTTrainer(
+        trainer = _Trainer(
             trained,
             _arguments(config, run, len(conversations.train)),
             train_dataset=conversations.train,
@@ -117,6 +119,10 @@ def train_sft(config: SftConfig) -> Run:
             held_out_loss={"before": before, "after": after, "unit": "nats a token of an answer"},
         )
     return run
+
+
+class _Trainer(KnowsTiedWeights, SFTTrainer):
+    pass
 
 
 @torch.inference_mode()

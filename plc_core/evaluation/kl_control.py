@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +24,7 @@ from plc_core.evaluation.kl_matching import (
     matched_beta,
     mean_kl,
 )
+from plc_core.evaluation.kl_words import is_matched
 from plc_core.evaluation.win_rate import JoinError, join_prompts
 from plc_core.files import RunError
 from plc_core.runs import Run
@@ -34,7 +34,6 @@ __all__ = [
     "WORLD",
     "Control",
     "Judged",
-    "beyond_control",
     "find_controls",
     "matched_beta",
     "mean_kl",
@@ -68,7 +67,7 @@ def win_rates(
         One row a method, decoding and benchmark: seeds, n (prompts of a seed), win_rate, low, high
         (percent; ties half; bootstrap over seeds and prompts), ties (percent), by_seed (text),
         over_control, over_low, over_high (points won more than the control does, over the same
-        prompts; NaN without one), reward, kl, kl_low, kl_high (nats a response).
+        prompts; NaN without one), control_kl, reward, kl, kl_low, kl_high (nats a response).
 
     Raises:
         RunError: where runs do not start from one model, or a seed has no baseline.
@@ -76,6 +75,7 @@ def win_rates(
     """
     _same_model([*(run for runs in methods.values() for run in runs), *baseline, *(control or ())])
     rows = []
+    control_kl = mean_kl(control, judged).mean if control else math.nan
     for method, runs in methods.items():
         if {run.path for run in runs} == {run.path for run in baseline}:
             continue
@@ -113,6 +113,7 @@ def win_rates(
                         "over_control": 100 * over.mean,
                         "over_low": 100 * over.low,
                         "over_high": 100 * over.high,
+                        "control_kl": math.nan if itself else control_kl,
                         "reward": float(np.mean(reward)),
                         "kl": kl.mean,
                         "kl_low": kl.low,
@@ -136,7 +137,8 @@ def win_rates_shown(table: pd.DataFrame, keys: Sequence[str] = ("method",)) -> p
         over = "–"
         if not math.isnan(line["over_control"]):
             bounds = f"[{line['over_low']:+.1f}, {line['over_high']:+.1f}]"
-            over = f"{line['over_control']:+.1f} {bounds}"
+            far = "" if is_matched(line) else ", not matched"
+            over = f"{line['over_control']:+.1f} {bounds}{far}"
         row[f"over KL control, {name}"] = over
         row["KL, nats"] = f"{line['kl']:.2f} [{line['kl_low']:.2f}, {line['kl_high']:.2f}]"
         row["seeds × prompts"] = f"{line['seeds']} × {line['n']}"
@@ -146,17 +148,6 @@ def win_rates_shown(table: pd.DataFrame, keys: Sequence[str] = ("method",)) -> p
         shown.index = pd.Index([key[0] for key in rows], name=keys[0])
     last = ["KL, nats", "seeds × prompts"]
     return shown[[c for c in shown if c not in last] + last].fillna("–")
-
-
-def beyond_control(line: Mapping[Any, Any]) -> str:
-    """What a row of `win_rates` leaves of its win rate at like KL, in words."""
-    if math.isnan(line["over_control"]):
-        return "there is no control to say what a like KL does"
-    bounds = f"[{line['over_low']:+.1f}, {line['over_high']:+.1f}]"
-    text = f"{line['over_control']:+.1f} points {bounds} beyond the control of like KL"
-    if line["over_low"] > 0:
-        return f"{text}, more than it"
-    return f"{text}, less than it" if line["over_high"] < 0 else f"{text}, no difference shown"
 
 
 def _of_seed(run: Run, others: Sequence[Run], what: str) -> Run:

@@ -13,9 +13,10 @@ from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.config import Objective
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import Control, beyond_control, find_controls, win_rates
+from plc_core.evaluation.kl_control import Control, find_controls, win_rates
 from plc_core.evaluation.kl_matching import ROUNDS as CONTROL_ROUNDS
 from plc_core.evaluation.kl_matching import Judged
+from plc_core.evaluation.kl_words import results_in_words
 from plc_core.experiments.study import (
     JudgedConfig,
     Share,
@@ -193,23 +194,17 @@ def published_noise() -> pd.DataFrame:
 
 
 def noise_sentence(table: pd.DataFrame, found: NoiseRuns) -> str:
-    """The spotlight at the largest rate against same-data DPO, beside its control and the paper."""
-    rate = max(found.controls)
-    rows = table[
-        (table["noise_rate"] == rate)
-        & (table["baseline"] == SAME)
-        & (table["method"] == found.spotlight)
-    ]
-    parts = [
-        f"{row['win_rate']:.1f} % [{row['low']:.1f}, {row['high']:.1f}] in {row['decoding']} "
-        f"decoding ({beyond_control(row)})"
-        for row in rows.to_dict("records")
-    ]
+    """The spotlight at every rate against same-data DPO, beside its controls and the paper."""
+    rows = table[(table["baseline"] == SAME) & (table["method"] == found.spotlight)]
     seeds, n = rows.iloc[0][["seeds", "n"]]
+    rate = max(found.controls)
     there = published("noise", baseline=SAME, method=found.spotlight, noise_rate=rate)
     paper = [f"{row['win_rate']:.1f} % on {row['dataset']}" for row in there.to_dict("records")]
+    said = results_in_words(
+        rows, "noise_rate", lambda rate: f"with {rate:.0%} of the labels flipped", found.spotlight
+    )
     return (
-        f"With {rate:.0%} of the labels flipped, {found.spotlight} wins {' and '.join(parts)} "
-        f"against DPO on the same labels, over {seeds} training seed{'s' if seeds > 1 else ''} and "
-        f"{n} prompts" + (f"; the paper has {' and '.join(paper)}." if paper else ".")
+        f"Against DPO on the same labels, over {seeds} training seed{'s' if seeds > 1 else ''} and "
+        f"{n} prompts. {said}"
+        + (f" At {rate:.0%} the paper has {' and '.join(paper)}." if paper else "")
     )

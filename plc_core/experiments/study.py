@@ -207,8 +207,19 @@ def open_report(config: StudyConfig) -> Run:
 
 def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:
     """Write down which runs the report is computed from, by label; what they are, in a sentence."""
-    report.update_info(runs={label: [run.name for run in own] for label, own in runs.items()})
-    return _what_they_are([run for own in runs.values() for run in own])
+    known = [run for own in runs.values() for run in own]
+    report.update_info(
+        runs={label: [run.name for run in own] for label, own in runs.items()},
+        least_steps=min(int(run.info["trained_steps"]) for run in known),
+    )
+    return _what_they_are(known)
+
+
+def concluded(report: Run, *sentences: str) -> str:
+    """What was found, as Markdown in bold; before it the warning that the runs were too short."""
+    warning = _too_few([report.info["least_steps"]])
+    bold = [f"**{sentence}**" for sentence in sentences]
+    return "\n\n".join([warning, *bold] if warning else bold)
 
 
 def _what_they_are(runs: Sequence[Run]) -> str:
@@ -226,11 +237,13 @@ def _what_they_are(runs: Sequence[Run]) -> str:
         f"{_span(steps)} steps each, seed{'s' if len(seeds) > 1 else ''} "
         f"{', '.join(map(str, seeds))}."
     )
-    if min(steps) < FEW_STEPS:
-        text += (
-            f" In fewer than {FEW_STEPS} steps little is learnt: this shows that it runs, no more."
-        )
-    return text
+    return f"{text} {warning}" if (warning := _too_few(steps)) else text
+
+
+def _too_few(steps: Sequence[int]) -> str:
+    if min(steps) >= FEW_STEPS:
+        return ""
+    return f"In fewer than {FEW_STEPS} steps little is learnt: this shows that it runs, no more."
 
 
 def _span(counts: Sequence[int]) -> str:

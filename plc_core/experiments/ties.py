@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 from plc_core.analysis.paper import published
 from plc_core.data import Pairs
 from plc_core.engine.config import Objective
-from plc_core.evaluation.kl_control import Control, beyond_control, win_rates
+from plc_core.evaluation.kl_control import Control, win_rates
 from plc_core.evaluation.kl_matching import Judged
+from plc_core.evaluation.kl_words import results_in_words
 from plc_core.evaluation.probe import (
     Calibrated,
     check_probe,
@@ -154,26 +155,16 @@ def published_ties() -> pd.DataFrame:
 
 
 def tie_sentence(table: pd.DataFrame, found: TieRuns) -> str:
-    """What the spotlight wins against same-data DPO from the lowest to the highest tie rate."""
-    own = table[table["method"] == found.spotlight]
-    rates = sorted(set(own["tie_rate"]))
-    parts = []
-    for decoding, rows in own.groupby("decoding", sort=False):
-        ends = rows.set_index("tie_rate").loc[[rates[0], rates[-1]]]
-        first, last = (
-            f"{row['win_rate']:.1f} % [{row['low']:.1f}, {row['high']:.1f}]"
-            for row in ends.to_dict("records")
-        )
-        beyond = beyond_control(ends.iloc[-1].to_dict())
-        parts.append(f"in {decoding} decoding from {first} to {last} ({beyond} there)")
+    """What the spotlight wins against same-data DPO at every tie rate, beside its controls."""
+    rows = table[table["method"] == found.spotlight]
+    said = results_in_words(rows, "tie_rate", lambda rate: f"with {rate:.0%} ties", found.spotlight)
     paper = published("tie_injection", method=found.spotlight).set_index("tie_rate")["win_rate"]
-    there = ""
     if len(paper):
-        there = f"; the paper has {paper.iloc[0]:.1f} % to {paper.iloc[-1]:.1f} %"
-    return (
-        f"From {rates[0]:.0%} to {rates[-1]:.0%} ties the win rate of {found.spotlight} against "
-        f"DPO on the same data goes {' and '.join(parts)}{there}."
-    )
+        said += (
+            f" The paper has {paper.iloc[0]:.1f} % at {paper.index[0]:.0%} to "
+            f"{paper.iloc[-1]:.1f} % at {paper.index[-1]:.0%}."
+        )
+    return f"Against DPO on the same data. {said}"
 
 
 def tie_set_scores(config: ExactTieConfig, found: TieRuns) -> dict[str, pd.DataFrame]:

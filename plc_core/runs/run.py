@@ -11,8 +11,8 @@
     generations/        responses to held-out prompts     judgements/   their rewards
     checkpoints/        the trainer's                     notebook.ipynb, report.html
 
-Every file is replaced atomically, so a reader sees the old one or the new one and never half of
-one; a run can be read while it goes on and after it died. No torch here, and no pickle.
+Every file is replaced atomically, so a reader never sees half of one; a run can be read while it
+goes on and after it died. No torch here, and no pickle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
-from plc_core.progress import BATCH_VARIABLE
+from plc_core.progress import batch_of
 from plc_core.runs.earlier import set_aside
 from plc_core.runs.pair_columns import PAIRS_A_GROUP, TEXT_COLUMNS
 from plc_core.runs.provenance import describe_data
@@ -63,7 +63,7 @@ def resolve(root: Path | str, name: str) -> Path:
 
 
 def check_root(root: Path) -> None:
-    """Make the folder of runs where it is not there; RunError where none can be written there."""
+    """Make the folder of runs where there is none; RunError where none can be written there."""
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -76,24 +76,22 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
     """Make the folder of a new run and write run.json; RunError where the name is taken.
 
     A name is free again where nothing would be lost: after a run that ended before its first
-    step, and for an analysis, which is derived from other runs, after an earlier one (in a batch
-    that one is kept aside: see `plc_core.runs.earlier`).
+    step, and for an analysis, after an earlier one (kept aside in a batch: `runs.earlier`).
     """
     path = resolve(root, name)
     check_root(path.parent)
     info = {"schema": SCHEMA, "name": name, "created": now(), **info}
     if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
-        # Tables of earlier parameters may not pass for these. The report of a notebook that a
-        # person executes stays until the next batch, as nothing writes another.
-        if os.environ.get(BATCH_VARIABLE) and info.get("kind") == "analysis":
+        # Tables of earlier parameters may not pass for these; a report stays until the next batch.
+        if batch_of(path) and info.get("kind") == "analysis":
             set_aside(path)
         shutil.rmtree(path / "tables", ignore_errors=True)
-        return _begun(path, info)
-    # Made beside its place and moved there whole: a kill leaves no name that is taken by nothing.
+        return _begun(path, info, batch_of(path))
+    # Moved to its place when it is whole: a kill leaves no name that is taken by nothing.
     beside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
     try:
         beside.mkdir()
-        _begun(beside, info)
+        _begun(beside, info, batch_of(path))
         beside.rename(path)
     except OSError as error:
         problem = taken(path) if path.exists() else f"{path} cannot be made: {error.strerror}."
@@ -103,9 +101,8 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
     return Run(path, info)
 
 
-def _begun(path: Path, info: dict[str, Any]) -> Run:
+def _begun(path: Path, info: dict[str, Any], by: str | None) -> Run:
     run = Run(path, info)
-    by = os.environ.get(BATCH_VARIABLE)
     process = {"pid": os.getpid(), "host": socket.gethostname()} if by else {}
     run.set_status(state="queued", reason=None, by=by, **process)
     write_json(path / "run.json", info)
@@ -135,7 +132,7 @@ def _is_replaceable(path: Path, kind: str) -> bool:
         ended = before.status.get("state") in ("failed", "killed")
     except RunError:
         return False
-    # Folders that a kill left empty hold nothing that would be lost.
+    # A kill may leave empty folders.
     return ended and not any(any(path.glob(part)) for part in ("visits/*", "checkpoints/*-*"))
 
 
@@ -188,8 +185,16 @@ class Run:
         self._status.change(**changes)
 
     def running(self, phase: str) -> AbstractContextManager[None]:
-        """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed."""
+        """See `StatusFile.running`."""
         return self._status.running(phase)
+
+    def take_up(self) -> None:
+        """Go on with a run that is trained: only its evaluation and report may be missing."""
+        self._status.take_up()
+
+    def end(self, state: str, reason: str | None = None) -> None:
+        """Write to status.json that the run is done, failed or killed."""
+        self._status.end(state, reason)
 
     @property
     def is_trained(self) -> bool:

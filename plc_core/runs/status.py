@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from plc_core.files import RunError, read_json, write_json
-from plc_core.progress import BATCH_VARIABLE
+from plc_core.progress import batch_of, in_batch
 
 INPUTS_VARIABLE = "PLC_BATCH_INPUTS"
 """Set where a notebook is executed in a batch, to a file that lists the runs it opens."""
@@ -23,9 +24,19 @@ HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 120.0
 """A run counts as killed when its heartbeat is older than this."""
 
+INTERRUPTED = "interrupted by the user"
+
+REPORTING = "report"
+"""The phase of a run whose notebook, in a batch, has yet to come to its end."""
+
 
 class StatusFile:
-    """The state of one run: queued, running with a heartbeat, done, failed or killed."""
+    """The state of one run: queued, running with a heartbeat, done, failed or killed.
+
+    A run is done when the last to work on it is: training where it was called by itself, and in a
+    batch the notebook that makes the run, which evaluates after it trained. `by` is the token of
+    that batch, and None where the run was not brought to its end by one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,14 +60,44 @@ class StatusFile:
             status = read_json(self.path) if self.path.exists() else {}
             write_json(self.path, status | {"heartbeat": now()} | changes)
 
+    def end(self, state: str, reason: str | None = None) -> None:
+        """Write how the run ended; one that is done is in no phase, another in its last one."""
+        phase = {"phase": None, "done": None, "total": None} if state == "done" else {}
+        self.change(state=state, reason=reason, finished=now(), **phase)
+
+    def take_up(self) -> None:
+        """Go on with a run that is trained: nothing but evaluation and report can be left."""
+        if by := batch_of(self.path.parent):
+            self._begin(REPORTING, by)
+        elif self.read().get("state") in ("killed", "failed"):
+            # What was cut off came after training, or is the word that it is done.
+            self.change(by=None)
+            self.end("done")
+
     @contextlib.contextmanager
     def running(self, phase: str) -> Iterator[None]:
         """Mark the run as running `phase`, keep its heartbeat; then done, failed or killed.
+
+        In the notebook of a batch that makes this run it goes on until the notebook has ended.
 
         Raises RunError where another process is at work on the run.
         """
         with self._alone(), self._alive(phase):
             yield
+
+    def _begin(self, phase: str, by: str | None) -> None:
+        self.change(
+            state="running",
+            phase=phase,
+            done=None,
+            total=None,
+            reason=None,
+            started=self.read().get("started") or now(),
+            finished=None,
+            pid=os.getpid(),
+            by=by,
+            host=socket.gethostname(),
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -75,18 +116,11 @@ class StatusFile:
 
     @contextlib.contextmanager
     def _alive(self, phase: str) -> Iterator[None]:
-        self.change(
-            state="running",
-            phase=phase,
-            done=None,
-            total=None,
-            reason=None,
-            started=self.read().get("started") or now(),
-            finished=None,
-            pid=os.getpid(),
-            by=os.environ.get(BATCH_VARIABLE),
-            host=socket.gethostname(),
-        )
+        before = self.read()
+        own = batch_of(self.path.parent)
+        # Who works on what a batch finished leaves it that batch's.
+        by = own or (before.get("by") if before.get("state") == "done" else None)
+        self._begin(phase, by)
         stop = threading.Event()
 
         def beat() -> None:
@@ -99,19 +133,23 @@ class StatusFile:
         state, reason = "done", None
         try:
             yield
+        except KeyboardInterrupt:
+            state = "killed"
+            # A batch interrupts its kernel, and says itself why it was stopped.
+            reason = "stopped with the batch that ran it" if in_batch() else INTERRUPTED
+            raise
         except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            state = "killed" if interrupted else "failed"
-            reason = (
-                "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
-            )
+            state, reason = "failed", f"{type(error).__name__}: {error}"
             raise
         finally:
             stop.set()
             thread.join()
             # Where even this cannot be written, the error under way says more.
             with contextlib.suppress(RunError):
-                self.change(state=state, reason=reason, finished=now())
+                if own and state == "done":
+                    self.change(phase=REPORTING, done=None, total=None)
+                else:
+                    self.end(state, reason)
 
 
 def now() -> str:
@@ -121,10 +159,14 @@ def now() -> str:
 
 def _is_gone(status: Mapping[str, Any]) -> bool:
     try:
+        here = status.get("host") == socket.gethostname()
+        # Between training and evaluation a notebook has no heartbeat.
+        if here and status.get("phase") == REPORTING:
+            return _is_dead(int(status["pid"]))
         heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
         if (datetime.now(UTC) - heartbeat).total_seconds() > STALE_SECONDS:
             return True
-        return status.get("host") == socket.gethostname() and _is_dead(int(status["pid"]))
+        return here and _is_dead(int(status["pid"]))
     except (TypeError, ValueError, KeyError):
         return True
 
@@ -138,9 +180,9 @@ def _has_ended(status: Mapping[str, Any]) -> bool:
 
 def _is_dead(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+        # A killed process whose parent is gone too may stay as a zombie for ever.
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, OverflowError, ValueError):
         return True
-    except PermissionError:
+    except psutil.AccessDenied:
         return False
-    return False

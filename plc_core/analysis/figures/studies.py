@@ -125,11 +125,16 @@ def _keys(figure: go.Figure, methods: list[str]) -> None:
     )
 
 
-def group_means(tables: Mapping[str, pd.DataFrame], paper: pd.DataFrame | None = None) -> go.Figure:
+def group_means(
+    tables: Mapping[str, pd.DataFrame],
+    paper: pd.DataFrame | None = None,
+    calibration: str | None = None,
+) -> go.Figure:
     """Mean q_tie of groups of agreement, with intervals; one colour a policy.
 
     `tables` are the rows of one measure in `votes.Agreement.groups`, by policy; `paper` has
-    the columns group and mean_q_tie. Table "Zero-shot tie routing on MultiPref".
+    the columns group and mean_q_tie; `calibration` is that of z, "self" or "checkpoint". Table
+    "Zero-shot tie routing on MultiPref".
     """
     figure = go.Figure()
     sizes: dict[str, int] = {}
@@ -158,7 +163,8 @@ def group_means(tables: Mapping[str, pd.DataFrame], paper: pd.DataFrame | None =
             marker=_PAPER | {"color": INK},
             hovertemplate="paper, %{x}: %{y:.4f}<extra></extra>",
         )
-    figure.update_yaxes(title_text="mean q_tie", rangemode="tozero")
+    of = f", calibration {calibration}" if calibration else ""
+    figure.update_yaxes(title_text=f"mean q_tie{of}", rangemode="tozero")
     return finish(figure, 380)
 
 

@@ -147,10 +147,11 @@ def other_measures_shown(found: Mapping[tuple[str, str], Agreement]) -> pd.DataF
 
 def agreement_sentence(result: Agreement, policy: str) -> str:
     """The trend of q_tie aloud, its last step, and the pairs that are in no group."""
-    sentence = (
-        f"{policy}: {read_aloud(result.trends['q_tie'], 'q_tie')} The last step alone: "
-        f"{read_aloud(result.last_step, 'q_tie', 'tie-majority', 'divergent')}"
-    )
+    trend = read_aloud(result.trends["q_tie"], "q_tie")
+    last = read_aloud(result.last_step, "q_tie", "tie-majority", "divergent")
+    # Both stand behind a colon.
+    trend, last = (said[0].lower() + said[1:] for said in (trend, last))
+    sentence = f"{policy}: {trend} The last step alone: {last}"
     if result.ungrouped:
         sentence += f" {result.ungrouped:,} pairs have fewer than two votes and are in no group."
     return sentence
