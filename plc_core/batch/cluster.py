@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from plc_core.batch.jobs import JobError, Process, Starter
+from plc_core.files import RunError
 from plc_core.parameters import run_folder
+from plc_core.runs import open_run
+from plc_core.runs.status import STALE_SECONDS
 
 _STARTS = 4
 """How often a job is begun at most, where nodes go away under it."""
@@ -60,7 +63,7 @@ class _Task:
 
         self._starts += 1
         task = ray.remote(_execute).options(num_cpus=1, num_gpus=self._gpus, max_retries=0)
-        self._reference = task.remote(str(self._notebook), self._values)
+        self._reference = task.remote(str(self._notebook), self._values, self._starts > 1)
 
     def poll(self) -> int | None:
         """The exit status; None while it goes on."""
@@ -75,8 +78,6 @@ class _Task:
             self._said = f"the cluster lost the job {self._starts} times, at last: {error}"
             if self._starts >= _STARTS:
                 return 1
-            if "resume" in self._values and any(run_folder(self._values).glob("visits/*")):
-                self._values["resume"] = True
             self._start()
             return None
         return int(code)
@@ -93,7 +94,9 @@ class _Task:
             ray.cancel(self._reference, force=True)
 
 
-def _execute(notebook: str, values: dict[str, Any]) -> tuple[int, str]:
+def _execute(notebook: str, values: dict[str, Any], again: bool) -> tuple[int, str]:
+    if again:
+        values = _after_the_lost(values)
     with tempfile.TemporaryDirectory() as scratch:
         process = Process(
             Path(notebook), values, Path(scratch), {"TOKENIZERS_PARALLELISM": "false"}
@@ -104,3 +107,17 @@ def _execute(notebook: str, values: dict[str, Any]) -> tuple[int, str]:
         finally:
             process.stop()
         return code, process.said() if code else ""
+
+
+def _after_the_lost(values: dict[str, Any]) -> dict[str, Any]:
+    """The job's parameters, to go on with what a lost attempt left, once that is at an end.
+
+    A lost node's process may work on for a while; one that is cut off from here has no heartbeat.
+    """
+    folder = run_folder(values)
+    deadline = time.monotonic() + STALE_SECONDS
+    with contextlib.suppress(RunError, KeyError):  # it made no run
+        while open_run(folder).status["state"] == "running" and time.monotonic() < deadline:
+            time.sleep(1)
+    cut_off = "resume" in values and any(folder.glob("visits/*"))
+    return values | {"resume": True} if cut_off else values
