@@ -114,9 +114,15 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
         if written.exists():
             break
         page.wait_for_timeout(200)
-    if not page.get_by_text("Written: keep 0, flip 1").is_visible():
-        page.get_by_text("Export cleaned data").click()
-    expect(page.get_by_text("Written: keep 0, flip 1")).to_be_visible()
+    settled()
+    said = page.get_by_text("Written: keep 0, flip 1")
+    for _ in range(5):  # the box may be open or shut, and a click turns it
+        try:
+            expect(said).to_be_visible(timeout=6000)
+            break
+        except AssertionError:
+            page.get_by_text("Export cleaned data").click()
+    expect(said).to_be_visible()
     cleaned = load_pairs(runs / "newer" / "decisions" / "cleaned.parquet")
     assert len(cleaned) == 200
 
@@ -180,7 +186,15 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
     settled(other)
     before = len(pd.read_parquet(runs / "newer" / "pairs.parquet")) - decided
     expect(other.get_by_text(f"{before} of 200 pairs").first).to_be_visible()
-    other.keyboard.press("ArrowRight")
+    for _ in range(5):  # a page takes keys some time after it is drawn
+        other.keyboard.press("ArrowRight")
+        try:
+            expect(other.get_by_text(f"{before - 1} of 200 pairs").first).to_be_visible(
+                timeout=6000
+            )
+            break
+        except AssertionError:
+            settled(other)
     expect(other.get_by_text(f"{before - 1} of 200 pairs").first).to_be_visible()
     page.keyboard.press("k")
     expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "secondary")
