@@ -11,13 +11,14 @@ import psutil
 import pytest
 import yaml
 
+from plc_core.analysis.audit import ALIKE_LENGTH
 from plc_core.data import load_pairs
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError
 from plc_core.runs import open_run
 from plc_core.study.__main__ import main
 from plc_core.study.material import prepare
-from plc_core.study.measures import LENGTH, accuracy, of_training, of_votes
+from plc_core.study.measures import accuracy, of_training, of_votes
 from plc_core.study.plan import SLICES, Choice, Job, StudyConfig, jobs_of, read_study, seed_by_seed
 from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
@@ -266,7 +267,7 @@ def test_measures_follow_the_markers(tmp_path):
     assert value["tie_selectivity", "world"] > 0.5
     # A length that says all of the label, and nothing of the gap.
     assert value["flip_auroc", "against length"] == 1.0
-    assert value["tie_selectivity", f"{LENGTH}, world"] == 0.5
+    assert value["tie_selectivity", f"{ALIKE_LENGTH}, world"] == 0.5
 
 
 def test_accuracy_is_told_apart_by_length():
@@ -294,7 +295,7 @@ def test_votes_in_order_have_a_positive_trend():
     value = rows["value"]
     assert value["votes_trend", "tau"] == pytest.approx(1)
     assert value["votes_trend", "tau, a"] == pytest.approx(1)
-    assert value["votes_trend", f"tau, {LENGTH}, b"] == pytest.approx(1)
+    assert value["votes_trend", f"tau, {ALIKE_LENGTH}, b"] == pytest.approx(1)
     low, tau, high = rows.loc[("votes_trend", "tau, -|margin| per token"), ["low", "value", "high"]]
     assert tau == pytest.approx(-1 / 3) and -0.6 < low < tau < high < 0
     assert value["votes_q_tie", "divergent"] == pytest.approx(0.06)

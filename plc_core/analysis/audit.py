@@ -22,6 +22,9 @@ from plc_core.runs.pair_columns import LENGTH_COLUMNS
 STATES = ("clean", "flip", "tie")
 """The latent states of a pair, in the order of every table and figure."""
 
+AGAINST_LENGTH, ALIKE_LENGTH = "against length", "-|length difference|"
+"""What the control without a policy is called beside the scores for flips and for ties."""
+
 MARKERS = ("unmarked", "marked", "injected tie")
 """Groups by the injected corruption's marker, where the true state is unknown."""
 
@@ -112,8 +115,8 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """AUROC of q_flip and of -margin for flipped against clean pairs, true ties left out.
 
     Without a known state: swapped against unswapped pairs. Where the lengths are known, beside them
-    that of `against_length`. Columns: score, auroc, low, high, n_flip,
-    n_clean, truth, text. Figure "Routing response under hard-pair corruption", its AUROC.
+    that of `against_length`. Columns: score, auroc, low, high, n_flip, n_clean, truth, text.
+    Figure "Routing response under hard-pair corruption", its AUROC.
     """
     table = _routed(visits, pairs, "margin")
     truth = "oracle state" if has_oracle(pairs) else "corruption marker"
@@ -122,7 +125,7 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     positive = groups(table) == flip
     scores = {"q_flip": table["q_flip"], "-margin": -table["margin"]}
     if (more := longer(table)) is not None:
-        scores["against length"] = against_length(more)
+        scores[AGAINST_LENGTH] = against_length(more)
     rows = []
     for name, score in scores.items():
         area = auroc(score, positive)

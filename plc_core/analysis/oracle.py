@@ -16,6 +16,8 @@ import pandas as pd
 from sklearn.metrics import confusion_matrix
 
 from plc_core.analysis.audit import (
+    AGAINST_LENGTH,
+    ALIKE_LENGTH,
     STATES,
     against_length,
     has_oracle,
@@ -179,8 +181,8 @@ def state_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     if "p_flip" in directional and directional["p_flip"].notna().any():
         scores["flip", "p_flip"] = directional["p_flip"]
     if (more := longer(table)) is not None:
-        scores["flip", "against length"] = against_length(more[directional.index])
-        scores["tie", "-|length difference|"] = -more.abs()
+        scores["flip", AGAINST_LENGTH] = against_length(more[directional.index])
+        scores["tie", ALIKE_LENGTH] = -more.abs()
     rows = []
     for (state, name), score in scores.items():
         area = auroc(score, table.loc[score.index, "oracle_state"] == state)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plc_core.batch.jobs import JobError, Process, Starter
+from plc_core.batch.jobs import JobError, Process, Starter, going_on
 from plc_core.files import RunError
 from plc_core.parameters import run_folder
 from plc_core.runs import open_run
@@ -119,5 +119,4 @@ def _after_the_lost(values: dict[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(RunError, KeyError):  # it made no run
         while open_run(folder).status["state"] == "running" and time.monotonic() < deadline:
             time.sleep(1)
-    cut_off = "resume" in values and any(folder.glob("visits/*"))
-    return values | {"resume": True} if cut_off else values
+    return going_on(values, folder)

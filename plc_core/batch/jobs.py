@@ -151,8 +151,13 @@ def _to_run(values: dict[str, Any], folder: Path) -> dict[str, Any] | None:
         made = f"{run.info.get('created')}{f' at commit {commit[:8]}' if commit else ''}"
         sys.stderr.write(f"{run.name}: kept, it is finished (made {made})\n")
         return None
-    cut_off = state != "running" and any(folder.glob("visits/*"))
-    return values | {"resume": True} if cut_off and "resume" in values else values
+    return values if state == "running" else going_on(values, folder)
+
+
+def going_on(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A job's parameters, resuming where its run was cut off after its first visits."""
+    cut_off = "resume" in values and any(folder.glob("visits/*"))
+    return values | {"resume": True} if cut_off else values
 
 
 def _has_parameters(run: Run, values: Mapping[str, Any]) -> bool:

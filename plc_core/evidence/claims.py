@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from plc_core.analysis.audit import AGAINST_LENGTH, ALIKE_LENGTH
 from plc_core.evidence.estimates import (
     BASELINE,
     FEWEST,
@@ -143,7 +144,7 @@ def shown(found: Estimate, digits: int, scale: float = 1.0, signed: bool = False
 
 _VOTES = "tab:multipref-routing"
 _OVER_LENGTH = "… more than the answers' difference in length does"
-_LENGTH = "-|length difference|, "
+_LENGTH = f"{ALIKE_LENGTH}, "
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("PLC-DPO wins against same-data DPO on clean data, win rate in %",
@@ -175,7 +176,7 @@ CLAIMS: tuple[Claim, ...] = (
           gap(("flip_auroc", "q_flip"), ("flip_auroc", "-margin"), (0.2,), BASELINE)),
     *(
         Claim(f"{_OVER_LENGTH}, at {100 * rate:.0f} %, AUROC difference", "not measured",
-              gap(("flip_auroc", "q_flip"), ("flip_auroc", "against length"), (rate,)),
+              gap(("flip_auroc", "q_flip"), ("flip_auroc", AGAINST_LENGTH), (rate,)),
               exploratory=True)
         for rate in (0.1, 0.2, 0.3, 0.4)
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from plc_core.analysis.audit import against_length
+from plc_core.analysis.audit import AGAINST_LENGTH, ALIKE_LENGTH, against_length
 from plc_core.analysis.calibration import calibrate
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval, wilson
@@ -18,9 +18,6 @@ from plc_core.data.slices import slices_of
 from plc_core.data.votes import VOTE_GROUPS
 
 Measure = dict[str, Any]
-
-LENGTH = "-|length difference|"
-"""The control of every ranking of ties: the closer the lengths, in tokens, the more of a tie."""
 
 
 def accuracy(
@@ -84,13 +81,13 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
     per_token = table["margin"] / table["tokens"]
     rows += [
         _auroc("flip_auroc", "-margin per token", -per_token[~tie], flipped[~tie]),
-        _auroc("flip_auroc", "against length", against_length(clear["longer"]), flipped[~tie]),
+        _auroc("flip_auroc", AGAINST_LENGTH, against_length(clear["longer"]), flipped[~tie]),
     ]
     for name, score in (
         ("q_tie", table["q_tie"]),
         ("-|margin|", -table["margin"].abs()),
         ("-|margin| per token", -per_token.abs()),
-        (LENGTH, -table["longer"].abs()),
+        (ALIKE_LENGTH, -table["longer"].abs()),
     ):
         rows.append(_auroc("tie_auroc", name, score, tie))
         # A source of long answers that has all ties is told apart by length alone.
@@ -98,7 +95,7 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
             inside = (table["source"] == source).to_numpy()
             rows.append(_auroc("tie_auroc", f"{name}, {source}", score[inside], tie[inside]))
     rows += _tie_selectivity("", table, table["q_tie"])
-    rows += _tie_selectivity(f"{LENGTH}, ", table, -table["longer"].abs())
+    rows += _tie_selectivity(f"{ALIKE_LENGTH}, ", table, -table["longer"].abs())
     total = float(table["weight"].sum())
     steps = table["step"].max() + 1
     early = float(table.loc[table["step"] < 0.2 * steps, "weight"].sum())
@@ -169,7 +166,7 @@ def of_votes(
     scores = {
         "": q_tie,
         ", -|margin| per token": -np.abs(margin_per_token),
-        f", {LENGTH}": -np.abs(longer),
+        f", {ALIKE_LENGTH}": -np.abs(longer),
     }
     for score, values in scores.items():
         for part, inside in parts.items():

@@ -39,8 +39,7 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
     """Routing against the share of reversed labels; methods by line, measures by colour.
 
     `table` is that of `hard_pairs.hard_pair_table`, of runs that reversed hard pairs or others;
-    `paper` of `published_hard_pairs`. Figure
-    "Routing response under hard-pair corruption".
+    `paper` of `published_hard_pairs`. Figure "Routing response under hard-pair corruption".
     """
     if table.empty:
         return empty("No run with reversed labels is there yet.", 380)

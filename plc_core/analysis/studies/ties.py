@@ -76,8 +76,7 @@ def weak_gaps_sentences(selectivity: TieSelectivity, policy: str) -> list[str]:
     bottom, top = (f"the {side} {selectivity.share:.0%}" for side in ("bottom", "top"))
     for row, p in zip(selectivity.tests.to_dict("records"), adjusted, strict=True):
         measure = _MEASURES[row["measure"]]
-        test = MannWhitney(**{str(k): v for k, v in row.items() if k not in _LABELS})
-        said = read_aloud(test, measure, bottom, top, adjusted=float(p))
+        said = read_aloud(_test(row), measure, bottom, top, adjusted=float(p))
         sentences.append(f"{policy}: {said}")
     return sentences
 
@@ -92,13 +91,13 @@ def lengths_sentences(selectivity: TieSelectivity) -> list[str]:
     bottom, top = (f"the {side} {selectivity.share:.0%}" for side in ("bottom", "top"))
     name = _MEASURES["length_difference"]
     return [
-        f"Control without a policy ({row['source']}): "
-        + read_aloud(
-            MannWhitney(**{str(k): v for k, v in row.items() if k not in _LABELS}),
-            name, bottom, top,
-        )
+        f"Control without a policy ({row['source']}): " + read_aloud(_test(row), name, bottom, top)
         for row in selectivity.lengths.to_dict("records")
-    ]  # fmt: skip
+    ]
+
+
+def _test(row: Mapping[Any, Any]) -> MannWhitney:
+    return MannWhitney(**{str(k): v for k, v in row.items() if k not in _LABELS})
 
 
 def injected_ties(scores: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

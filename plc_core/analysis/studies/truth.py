@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pandas as pd
 
 from plc_core.analysis import oracle
-from plc_core.analysis.audit import has_oracle
+from plc_core.analysis.audit import AGAINST_LENGTH, ALIKE_LENGTH, has_oracle
 from plc_core.analysis.calibration import Calibration
 from plc_core.analysis.studies.pooling import as_visits, between, number, stacked_runs
 from plc_core.runs import Run
@@ -59,7 +59,7 @@ def against_truth(policies: Mapping[str, Frames]) -> Truth:
             row["AUROC"] = _area(ranking.get(column))
             alone = {"q_flip": "-margin", "q_tie": "-|margin|"}.get(column, "")
             row["AUROC of the margin alone"] = _area(ranking.get(alone))
-            lengths = {"q_flip": "against length", "q_tie": "-|length difference|"}.get(column, "")
+            lengths = {"q_flip": AGAINST_LENGTH, "q_tie": ALIKE_LENGTH}.get(column, "")
             row["AUROC of lengths alone"] = _area(ranking.get(lengths))
             rows.append(row | {"n": f"{found.n:,}"})
         whole = oracle.three_state_scores(*frames)
