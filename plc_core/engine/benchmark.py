@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import resource
 import time
 from dataclasses import dataclass, field
@@ -207,9 +208,8 @@ def _time(name: str, trainer: Any, pairs: int, warm_up: int) -> Timing:
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(clock)
     trainer.train()
-    return Timing(
-        name, clock.seconds[warm_up:], pairs, peak_memory(device), clock.seconds[:warm_up]
-    )
+    seconds = clock.seconds()
+    return Timing(name, seconds[warm_up:], pairs, peak_memory(device), seconds[:warm_up])
 
 
 def wait_for(device: torch.device) -> None:
@@ -241,21 +241,37 @@ def peak_memory(device: torch.device) -> float:
 
 
 class _Clock(TrainerCallback):
-    """Seconds from the end of a step to the end of the next."""
+    """Seconds from the end of a step to the end of the next, by the clock of the device.
+
+    A look at the host's clock would have to wait for the device, and then the device for the host.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds: list[float] = []
+        self.cuda = device.type == "cuda"
+        self._ends: list[Any] = []
+
+    def seconds(self) -> list[float]:
+        """Of every step so far."""
+        pairs = list(itertools.pairwise(self._ends))
+        if not self.cuda:
+            return [end - start for start, end in pairs]
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1000 for start, end in pairs]
+
+    def _note(self) -> None:
+        if not self.cuda:
+            self._ends.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._ends.append(event)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._last = time.perf_counter()
+        self._note()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        wait_for(self.device)
-        now = time.perf_counter()
-        self.seconds.append(now - self._last)
-        self._last = now
+        self._note()

@@ -239,9 +239,11 @@ def _fit(
         with Progress().phase("training", steps) as advance:
             trainer.add_callback(_Bar(advance))
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    finally:
+    except BaseException:
         # A run that fails keeps what it saw.
-        trainer.recorder.flush()
+        trainer.recorder.flush(together=False)
+        raise
+    trainer.recorder.flush()
     if trainer.is_world_process_zero():
         tell_progress(run, trainer.state.global_step, steps)
         # Both at once: who finds the first of them takes the run for finished.

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
 
 from plc_core.engine.checkpoints import list_files
 from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
@@ -25,6 +26,7 @@ from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
+from plc_core.objective.reduction import counts_over_ranks
 
 _COLUMNS = [
     "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected"
@@ -61,9 +63,8 @@ class PreferenceTrainer(CarriesObjective):
         self._warm = warm
         # The collator reads columns that no model's forward knows.
         args.remove_unused_columns = False
-        # The row of metrics of a step is completed when the step is logged.
-        args.logging_steps = 1
-        # The recorder looks once a step; transformers would wait for the device at every forward.
+        # The recorder logs every step; transformers would wait for the device to do so.
+        args.logging_strategy = IntervalStrategy.NO
         args.logging_nan_inf_filter = False
         pairs = train_dataset.add_column("index", list(range(len(train_dataset))))
         self._pairs = pairs.select_columns(_COLUMNS).with_format("numpy")
@@ -91,7 +92,7 @@ class PreferenceTrainer(CarriesObjective):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Tensor]:
+    ) -> tuple[list[Any], int]:
         """The forwards of one optimizer step and the number of its pairs over all ranks.
 
         Where an epoch does not divide evenly over the ranks, the last ones get pairs again; those
@@ -99,31 +100,30 @@ class PreferenceTrainer(CarriesObjective):
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         new = self._new_pairs()
+        own = new[self.accelerator.process_index]
         for batch in batches:
             self._even_out(batch["forwards"])
             for forward in batch["forwards"]:
-                if new < self.args.per_device_train_batch_size and "counted" not in forward:
-                    forward["counted"] = forward["place"] < new
-        total = torch.tensor(new, device=device)
-        return batches, self.accelerator.reduce(total, reduction="sum")
+                if own < self.args.per_device_train_batch_size and "counted" not in forward:
+                    forward["counted"] = forward["place"] < own
+        return batches, sum(new)
 
     def _even_out(self, forwards: list[dict[str, Tensor]]) -> None:
         """Repeat a forward, not counted, where another rank has more: they wait for each other."""
-        if self.accelerator.num_processes == 1:
-            return
-        own = torch.tensor([len(forwards)], device=self.accelerator.device)
-        missing = int(self.accelerator.gather(own).max()) - len(forwards)
+        missing = max(counts_over_ranks(len(forwards))) - len(forwards)
         last = forwards[-1]
         forwards += [
             last | {"counted": torch.zeros_like(last["place"], dtype=torch.bool)}
         ] * missing
 
-    def _new_pairs(self) -> int:
+    def _new_pairs(self) -> list[int]:
+        """Pairs of this step on each rank that are not there to fill it up."""
         # Batches of one sampler are dealt to the ranks in turn, and refilled from its start.
         size, ranks = self.args.per_device_train_batch_size, self.accelerator.num_processes
         steps_an_epoch = math.ceil(math.ceil(len(self._pairs) / size) / ranks)
-        number = (self.state.global_step % steps_an_epoch) * ranks + self.accelerator.process_index
-        return max(0, min(size, len(self._pairs) - number * size))
+        first = (self.state.global_step % steps_an_epoch) * ranks
+        left = (len(self._pairs) - (first + rank) * size for rank in range(ranks))
+        return [max(0, min(size, pairs)) for pairs in left]
 
     def training_step(
         self,
@@ -136,7 +136,8 @@ class PreferenceTrainer(CarriesObjective):
         The forwards are this trainer's own rather than transformers' gradient accumulation, whose
         number a step is fixed, so that they can follow the tokens.
         """
-        model.train()
+        if not model.training:  # a walk through all modules otherwise
+            model.train()
         forwards = self._prepare_inputs(inputs)["forwards"]
         self.current_gradient_accumulation_steps = len(forwards)
         losses = []
@@ -152,6 +153,10 @@ class PreferenceTrainer(CarriesObjective):
         # The device is still at these forwards: files are written in its time.
         self.recorder.write_if_due()
         return torch.stack(losses).sum()
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        self.grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        return self.grad_norm
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
         """Autocast around the whole loss: accelerate's is around a forward that is not called."""
@@ -238,6 +243,7 @@ class _Records(TrainerCallback):
     def __init__(self, trainer: PreferenceTrainer) -> None:
         self.trainer = trainer
         self._started = time.perf_counter()
+        self._learning_rate = 0.0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -247,25 +253,24 @@ class _Records(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.trainer.recorder.close_step(state.global_step, state.epoch or 0.0)
+        trainer = self.trainer
+        trainer.recorder.close_step(state.global_step, state.epoch or 0.0, trainer.router)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # Logged after every step; the summary at the end of training has no gradient norm.
-        if logs is not None and "grad_norm" in logs:
-            # From log to log, so that loading and collating count.
-            now = time.perf_counter()
-            seconds, self._started = now - self._started, now
-            router = self.trainer.objective.router
-            # The step that was just completed began one earlier.
-            progress = (state.global_step - 1) / state.max_steps
-            gamma = router.strength(progress) if router is not None else None
-            self.trainer.recorder.end_step(
-                logs, self.trainer.router, gamma, seconds, state.max_steps
-            )
+        self._learning_rate = self.trainer._get_learning_rate()  # before the schedule goes on
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # From end to end, so that loading and collating count.
+        now = time.perf_counter()
+        seconds, self._started = now - self._started, now
+        router = self.trainer.objective.router
+        # The step that was just completed began one earlier.
+        progress = (state.global_step - 1) / state.max_steps
+        gamma = router.strength(progress) if router is not None else None
+        self.trainer.recorder.end_step(
+            self._learning_rate, self.trainer.grad_norm, gamma, seconds, state.max_steps
+        )

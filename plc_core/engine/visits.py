@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
-from plc_core.objective.reduction import gather_over_ranks
+from plc_core.objective.reduction import (
+    counts_over_ranks,
+    gather_over_ranks,
+    objects_over_ranks,
+)
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
 from plc_core.runs.visit_files import VISITS_SCHEMA
@@ -24,11 +29,44 @@ _STEPS_A_FILE = 16
 _SECONDS_BETWEEN_FILES = 10.0
 
 
+class HostCopy:
+    """A tensor on its way to the host; who asks for it waits for it, and for nothing after it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        self._copy = whole.detach().to("cpu", non_blocking=True)
+        self._there = torch.cuda.Event() if whole.is_cuda else None
+        if self._there is not None:
+            self._there.record()
+
+    def numpy(self) -> np.ndarray:
+        """The tensor's values."""
+        if self._there is not None:
+            self._there.synchronize()
+        values: np.ndarray = self._copy.numpy()
+        return values
+
+
+@dataclass
+class _Step:
+    """What an optimizer step leaves, on its way from the device."""
+
+    step: int
+    epoch: float
+    index: HostCopy  # [B], rows of the training set
+    values: HostCopy  # [B, V], of _VALUES
+    calibration: HostCopy | None  # mean and deviation of the margins' EMA
+    sigma_min: float = 0.0
+    ended: dict[str, float] = field(default_factory=dict)  # of the row of metrics
+    grad_norm: HostCopy | None = None
+
+
 class VisitRecorder:
     """Collects what happened to every pair and writes it to the run folder.
 
     The micro-batches of a step stay on the device until the step's backward is done: one transfer
-    an optimizer step. Writes happen on the main process: every few steps or seconds, at
+    an optimizer step, which is read when the device is at work on the next one, so that it never
+    waits for the host. Writes happen on the main process: every few steps or seconds, at
     checkpoints, and when training ends in whatever way.
 
     Args:
@@ -50,6 +88,9 @@ class VisitRecorder:
         self.beta = beta
         self.posterior = posterior or FlipPosterior()
         self._micro_batches: list[tuple[Tensor, Tensor]] = []
+        self._finite: list[HostCopy] = []  # of the margins of each micro-batch
+        self._closed: _Step | None = None
+        self._ended: list[_Step] = []
         self._steps: list[dict[str, Any]] = []
         self._metrics: list[dict[str, Any]] = []
         self._progress: tuple[int, int] | None = None  # steps done, and of the run
@@ -66,31 +107,30 @@ class VisitRecorder:
         # p_flip is of the whole step: close_step puts it here.
         columns += [nothing, out.loss.detach()]
         self._micro_batches.append((index, torch.stack([c.to(torch.float64) for c in columns], 1)))
+        # Known once this forward is done, while the device is at its backward.
+        # The margin alone: through the EMA, one broken margin breaks the losses of all the others.
+        self._finite.append(HostCopy(out.margin.isfinite()))
 
-    def close_step(self, step: int, epoch: float) -> None:
-        """Gather the step's visits over the ranks, after its backward and before its update.
+    def close_step(self, step: int, epoch: float, router: Router | None) -> None:
+        """Take the step's visits together, after its backward is asked for, before its update.
+
+        `router` is the one whose calibration is logged.
 
         Raises:
-            RunError: naming the pairs, where a log-prob or margin is not finite.
+            RunError: naming the pairs, where a log-prob or margin of some rank is not finite.
         """
         places = torch.cat([i for i, _ in self._micro_batches])
-        table = self._with_posterior(places, torch.cat([v for _, v in self._micro_batches]))
-        index, values = places.cpu().numpy(), table.cpu().numpy()
-        self._micro_batches = []
-        if PartialState().num_processes > 1:
-            parts = gather_object([(index, values)])
-            index = np.concatenate([i for i, _ in parts])
-            values = np.concatenate([v for _, v in parts])
-        # The margin alone: through the EMA, one broken margin breaks the losses of all the others.
-        broken = ~np.isfinite(values[:, _VALUES.index("margin")])
-        if broken.any():
-            raise self.not_finite(index[broken])
-        visits = {
-            "pair_id": self.pair_ids[index],
-            "step": np.full(len(index), step),
-            "epoch": np.full(len(index), epoch),
-        }
-        self._steps.append(visits | dict(zip(_VALUES, values.T, strict=True)))
+        values = torch.cat([v for _, v in self._micro_batches])
+        broken = ~np.concatenate([finite.numpy() for finite in self._finite])
+        self._micro_batches, self._finite = [], []
+        if any(counts_over_ranks(int(broken.sum()))):
+            rows = objects_over_ranks(places.cpu().numpy()[broken])
+            raise self.not_finite(np.concatenate(rows))
+        table = self._with_posterior(places, values)
+        self._closed = _Step(step, epoch, HostCopy(places), HostCopy(table), None)
+        if router is not None:
+            self._closed.calibration = HostCopy(torch.stack(router.calibration.statistics()))
+            self._closed.sigma_min = router.calibration.sigma_min
 
     def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
         """Values [B, V] with p_flip and the noise rate, from the steps strictly before this one."""
@@ -98,8 +138,8 @@ class VisitRecorder:
         values[:, _VALUES.index("p_flip")] = self.posterior(margins)
         noise = torch.stack(self.posterior.estimate(values.device))
         # In the order of the training set, whichever rank and micro-batch had which pair.
-        order = gather_over_ranks(places)[0].argsort()
-        self.posterior.observe(gather_over_ranks(margins)[0][order])
+        everyone, _ = gather_over_ranks(torch.stack((places.to(margins.dtype), margins), 1))
+        self.posterior.observe(everyone[everyone[:, 0].argsort(), 1])
         return torch.cat((values, noise.expand(len(values), -1)), 1)
 
     def not_finite(self, index: Tensor | np.ndarray) -> RunError:
@@ -114,44 +154,65 @@ class VisitRecorder:
 
     def end_step(
         self,
-        logs: Mapping[str, float],
-        router: Router | None,
+        learning_rate: float,
+        grad_norm: Tensor | float | None,
         gamma: float | None,
         seconds: float,
         total_steps: int,
     ) -> None:
-        """Add the row of the step that `close_step` closed.
+        """Complete the step that `close_step` closed, after its update.
 
         Args:
-            logs: the trainer's of this step: learning_rate and grad_norm.
-            router: whose calibration is logged.
+            learning_rate: of its update.
+            grad_norm: of its gradient, before clipping; None where it is not known.
             gamma: the correction strength of the step; None where the loss has no correction.
             seconds: since the step before, loading included.
             total_steps: of the run.
+        """
+        closed, self._closed = self._closed, None
+        assert closed is not None
+        closed.ended = {"learning_rate": learning_rate, "seconds": seconds}
+        if gamma is not None:
+            closed.ended["gamma"] = gamma
+        if grad_norm is not None:
+            closed.grad_norm = HostCopy(torch.as_tensor(grad_norm))
+        self._ended.append(closed)
+        self._progress = closed.step + 1, total_steps
+
+    def settle(self) -> None:
+        """Read the steps that have ended from the device, of all ranks; collective.
 
         Raises:
-            RunError: where the gradient was not finite, so that the weights are spoilt now.
+            RunError: where the gradient of one was not finite, so that the weights are spoilt.
         """
-        row = self._metrics_row(self._steps[-1], router)
-        if gamma is not None:
-            row["gamma"] = gamma
-        row |= {name: float(logs[name]) for name in ("learning_rate", "grad_norm")}
-        row |= {"seconds": seconds, "pairs_per_second": len(self._steps[-1]["margin"]) / seconds}
-        self._metrics.append(row)
-        self._progress = row["step"] + 1, total_steps
-        if not np.isfinite(row["grad_norm"]):
-            raise RunError(
-                f"The gradient of step {row['step']} is not finite, though all margins are. "
-                "Lower the learning rate and go on from the last checkpoint."
-            )
+        for ended in self._ended:
+            parts = objects_over_ranks((ended.index.numpy(), ended.values.numpy()))
+            index = np.concatenate([i for i, _ in parts])
+            values = np.concatenate([v for _, v in parts])
+            visits = {
+                "pair_id": self.pair_ids[index],
+                "step": np.full(len(index), ended.step),
+                "epoch": np.full(len(index), ended.epoch),
+            }
+            self._steps.append(visits | dict(zip(_VALUES, values.T, strict=True)))
+            row = self._metrics_row(self._steps[-1], ended)
+            self._metrics.append(row)
+            if ended.grad_norm is not None and not np.isfinite(row["grad_norm"]):
+                self._ended = []
+                raise RunError(
+                    f"The gradient of step {row['step']} is not finite, though all margins are. "
+                    "Lower the learning rate and go on from the last checkpoint."
+                )
+        self._ended = []
 
     def write_if_due(self) -> None:
-        """Write the steps so far every few of them or seconds, and tell status.json.
+        """Read the steps so far, write them every few of them or seconds, and tell status.json.
 
         For a moment when the device has work to do: the posterior over the steps so far, which
         this step's visits are read with, is computed behind it too.
         """
         self.posterior.read()
+        self.settle()
         now = time.monotonic()
         if len(self._steps) >= _STEPS_A_FILE or now - self._flushed > _SECONDS_BETWEEN_FILES:
             self.flush()
@@ -160,15 +221,15 @@ class VisitRecorder:
             self._status_written = now
             tell_progress(self.run, *self._progress)
 
-    def _metrics_row(self, visits: dict[str, Any], router: Router | None) -> dict[str, Any]:
+    def _metrics_row(self, visits: dict[str, Any], ended: _Step) -> dict[str, Any]:
         margin = visits["margin"]
         rewards = {
             side: self.beta * (visits[f"policy_{side}"] - visits[f"reference_{side}"]).mean()
             for side in ("chosen", "rejected")
         }
         row = {
-            "step": int(visits["step"][0]),
-            "epoch": float(visits["epoch"][0]),
+            "step": ended.step,
+            "epoch": ended.epoch,
             "loss": visits["loss"].mean(),
             "margin_mean": margin.mean(),
             "margin_std": margin.std(),
@@ -180,17 +241,26 @@ class VisitRecorder:
         }
         row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie", "p_flip")}
         row |= {name: visits[name][0] for name in ("noise_rate", "noise_low", "noise_high")}
-        if router is not None:
-            mean, deviation = (float(x) for x in router.calibration.statistics())
+        if ended.calibration is not None:
+            mean, deviation = ended.calibration.numpy()
             row |= {
                 "ema_mean": mean,
                 "ema_std": deviation,
-                "floor_bound": float(deviation < router.calibration.sigma_min),
+                "floor_bound": float(deviation < ended.sigma_min),
             }
+        row |= ended.ended | {"pairs_per_second": len(margin) / ended.ended["seconds"]}
+        if ended.grad_norm is not None:
+            row["grad_norm"] = ended.grad_norm.numpy()
         return {k: v if isinstance(v, int) else float(v) for k, v in row.items()}
 
-    def flush(self) -> None:
-        """Write what was collected since the last flush."""
+    def flush(self, together: bool = True) -> None:
+        """Write what was collected since the last flush.
+
+        `together` says that all ranks do so at this point. A rank that fails alone cannot read the
+        last steps from the others.
+        """
+        if together or PartialState().num_processes == 1:
+            self.settle()
         steps, metrics = self._steps, self._metrics
         self._steps, self._metrics = [], []
         self._flushed = time.monotonic()

@@ -1,6 +1,14 @@
-"""Statistics over the optimizer step's batch on all ranks; on one process, of that process."""
+"""Statistics over the optimizer step's batch on all ranks; on one process, of that process.
+
+A device works through what it was given while its process goes on. How many values each rank has
+is therefore asked between the processes: asked through the devices, every answer would wait until
+all that was given to them is done, and leave them idle until the next thing arrives.
+"""
 
 from __future__ import annotations
+
+import functools
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -9,29 +17,56 @@ from torch import Tensor
 
 def sum_over_ranks(values: Tensor) -> Tensor:
     """The element-wise sum of `values` over the ranks: the same shape; collective."""
-    if dist.is_available() and dist.is_initialized():
-        values = values.clone()
-        dist.all_reduce(values)
+    if _alone():
+        return values
+    values = values.clone()
+    dist.all_reduce(values)
     return values
 
 
 def gather_over_ranks(values: Tensor) -> tuple[Tensor, int]:
-    """`values`, [B] with a B of its own on each rank, of all ranks in rank order; collective.
+    """`values`, [B, …] with a B of its own on each rank, of all ranks in rank order; collective.
 
-    Also returns where this rank's own begin.
+    Also returns where this rank's own begin. Nothing waits for the device.
     """
-    if not (dist.is_available() and dist.is_initialized()):
+    if _alone():
         return values, 0
-    sizes = [torch.zeros_like(_size(values)) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, _size(values))
-    longest = int(torch.stack(sizes).max())
-    padded = torch.nn.functional.pad(values, (0, longest - len(values)))
-    parts = [torch.empty_like(padded) for _ in sizes]
+    counts = counts_over_ranks(len(values))
+    padded = values.new_zeros(max(counts), *values.shape[1:])
+    padded[: len(values)] = values
+    parts = [torch.empty_like(padded) for _ in counts]
     dist.all_gather(parts, padded)
-    counts = [int(size) for size in sizes]
     gathered = torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
     return gathered, sum(counts[: dist.get_rank()])
 
 
-def _size(values: Tensor) -> Tensor:
-    return torch.tensor(len(values), device=values.device)
+def counts_over_ranks(count: int) -> list[int]:
+    """The `count` of every rank, in rank order; collective, between the processes."""
+    if _alone():
+        return [count]
+    own = torch.tensor([count])
+    counts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, own, group=_processes(dist.group.WORLD))
+    return [int(x) for x in counts]
+
+
+def objects_over_ranks(content: Any) -> list[Any]:
+    """The `content` of every rank, in rank order; collective, between the processes."""
+    if _alone():
+        return [content]
+    contents: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(contents, content, group=_processes(dist.group.WORLD))
+    return contents
+
+
+def _alone() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+
+
+@functools.cache
+def _processes(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The same ranks, speaking to each other without their devices."""
+    if dist.get_backend(world) == "gloo":
+        return world
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
