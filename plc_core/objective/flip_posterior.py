@@ -80,10 +80,9 @@ class FlipPosterior:
         rates = _rates(of_rate.device)
         below = of_rate.cumsum(0)
         # The smallest rate up to which the mass reaches the level; rounding must not pass the end.
-        low, high = (
-            rates[(below < level).sum().clamp(max=len(rates) - 1)]
-            for level in ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)
-        )
+        # By gather, as rates[place] would wait for the device to know the place.
+        places = [(below < level).sum() for level in ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)]
+        low, high = rates.gather(0, torch.stack(places).clamp(max=len(rates) - 1))
         return NoiseEstimate((of_rate * rates).sum(), low, high)
 
     def read(self, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
