@@ -458,12 +458,15 @@ def test_a_smaller_last_batch_and_micro_batch_weigh_by_their_pairs(folder, in_do
 
 
 @pytest.mark.parametrize(
-    ("split", "options"),
-    [({"pairs_per_forward": 4}, {}), ({"tokens_per_forward": 150}, {"length_evidence": True})],
+    ("processes", "split", "options"),
+    [
+        (2, {"pairs_per_forward": 4}, {}),
+        (4, {"tokens_per_forward": 150}, {"length_evidence": True}),
+    ],
     ids=str,
 )
-def test_two_processes_train_as_one(folder, in_double, tmp_path, split, options):
-    """45 pairs over two ranks: the epoch does not divide evenly, and no pair counts twice."""
+def test_processes_train_as_one(folder, in_double, tmp_path, processes, split, options):
+    """45 pairs in steps of 16: an epoch does not divide evenly, and no pair counts twice."""
     name = next(iter(split))
     both_have = {
         "num_pairs": 45, "calibration_order": "score-first", "objective_options": options
@@ -478,22 +481,22 @@ def test_two_processes_train_as_one(folder, in_double, tmp_path, split, options)
         "pipeline.load_policy = lambda *a: (lambda m, t: (m.double(), t))(*load(*a))\n"
         "pipeline.train(TrainConfig(**json.loads(sys.argv[1])))\n"
     )
-    config = small(folder, f"two-{name}", pairs_per_forward=8, **both_have)
+    config = small(folder, f"ranks-{name}", pairs_per_forward=8, **both_have)
     config = config.model_copy(update=split)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     result = subprocess.run(
-        [*command, str(script), json.dumps(config.model_dump())],
+        [sys.executable, "-m", *launch, str(script), json.dumps(config.model_dump())],
         capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": "."},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    two = open_run(folder / f"two-{name}")
-    assert two.status["state"] == "done"
-    assert two.info["hardware"]["processes"] == 2
-    both = (r.visits().set_index(["step", "pair_id"]).sort_index() for r in (two, one))
+    ranks = open_run(folder / f"ranks-{name}")
+    assert ranks.status["state"] == "done"
+    assert ranks.info["hardware"]["processes"] == processes
+    both = (r.visits().set_index(["step", "pair_id"]).sort_index() for r in (ranks, one))
     pd.testing.assert_frame_equal(*both, atol=1e-6, rtol=1e-5)
     columns = ["loss", "grad_norm", "ema_mean", "ema_std"]
     pd.testing.assert_frame_equal(
-        two.metrics()[columns], one.metrics()[columns], rtol=1e-6, atol=1e-9
+        ranks.metrics()[columns], one.metrics()[columns], rtol=1e-6, atol=1e-9
     )
 
 

@@ -1,0 +1,76 @@
+"""The record of a step: what stops a run, and what is there at which moment."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from plc_core.engine.visits import VisitRecorder
+from plc_core.files import RunError
+from plc_core.objective import PairLogps, build_objective
+from plc_core.runs import create_run
+
+IDS = [f"pair-{i}" for i in range(8)]
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    return VisitRecorder(create_run(tmp_path, "recorded", {"kind": "training"}), IDS, beta=0.5)
+
+
+def visit(recorder, rows, step=0, broken=0.0):
+    """A step of the pairs at `rows`; `broken` is added to every margin."""
+    objective = build_objective("plc", beta=0.5)
+    generator = torch.Generator().manual_seed(step)
+    values = torch.randn(4, len(rows), generator=generator)
+    logps = PairLogps(*values, *torch.full((2, len(rows)), 7))
+    out = objective(logps, 0.5)
+    # As on a GPU, where the objective itself does not look at the values.
+    out = dataclasses.replace(out, margin=out.margin + broken)
+    recorder.add(torch.tensor(rows), logps, out, out.routing)
+    recorder.close_step(step, 0.25, objective.router)
+
+
+def end(recorder, grad_norm=1.0):
+    recorder.end_step(1e-3, torch.tensor(grad_norm), 0.5, seconds=2.0, total_steps=10)
+
+
+def test_a_step_is_read_once_it_has_ended(recorder):
+    visit(recorder, [3, 1, 2, 0])
+    recorder.flush()
+    assert recorder.run.visits().empty  # its update has not been made
+    end(recorder)
+    recorder.flush()
+    visits, (row,) = recorder.run.visits(), recorder.run.metrics().to_dict("records")
+    assert visits["pair_id"].tolist() == ["pair-3", "pair-1", "pair-2", "pair-0"]
+    assert row["margin_mean"] == pytest.approx(visits["margin"].mean())
+    assert row["ema_mean"] == pytest.approx(visits["margin"].mean())  # of the first step
+    assert (row["learning_rate"], row["grad_norm"], row["gamma"]) == (1e-3, 1.0, 0.5)
+    assert (row["seconds"], row["pairs_per_second"]) == (2.0, 2.0)
+
+
+def test_a_rank_that_fails_alone_writes_what_was_read(recorder, monkeypatch):
+    visit(recorder, [0, 1], step=0)
+    end(recorder)
+    recorder.write_if_due()
+    visit(recorder, [2, 3], step=1)
+    end(recorder)
+    state = type("", (), {"num_processes": 2, "is_main_process": True})
+    monkeypatch.setattr("plc_core.engine.visits.PartialState", state)
+    recorder.flush(together=False)  # the last step's rest is with ranks that will not answer
+    assert recorder.run.visits()["step"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_broken_margin_stops_the_step_before_its_update(recorder, value):
+    with pytest.raises(RunError, match=r"2 pairs .* not finite .*: pair-5, pair-6\. The weights"):
+        visit(recorder, [5, 6], broken=value)
+
+
+def test_a_broken_gradient_is_told_when_its_step_is_read(recorder):
+    visit(recorder, [0, 1])
+    end(recorder, grad_norm=float("nan"))
+    with pytest.raises(RunError, match="gradient of step 0 is not finite"):
+        recorder.write_if_due()
+    recorder.flush()  # and the run keeps what it saw
+    assert len(recorder.run.visits()) == 2
