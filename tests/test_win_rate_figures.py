@@ -28,8 +28,8 @@ def named(figure):
 def test_every_method_has_a_dot_against_dpo_and_one_at_like_kl_where_there_is_a_control():
     traces = named(figures.win_rate_dots(rows()))
     assert list(traces["against DPO on the same data"].x) == [52.0, 52.0]
-    assert list(traces["against the DPO of like KL"].x) == [50.0]
-    assert list(traces["against the DPO of like KL"].error_x.array) == [4.0]
+    assert list(traces["against the DPO of the nearest KL"].x) == [50.0]
+    assert list(traces["against the DPO of the nearest KL"].error_x.array) == [4.0]
 
 
 def test_plain_dpo_over_beta_is_a_line_in_the_order_of_the_kl():

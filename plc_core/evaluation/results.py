@@ -119,7 +119,7 @@ def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
                 text = interval(part, "sft", "sft_low", "sft_high")
                 row[f"win % against SFT, {decoding}"] = text
             text = interval(part, "over", "over_low", "over_high")
-            row[f"win % at like KL, {decoding}"] = text
+            row[f"win % at the nearest KL, {decoding}"] = text
         one = own.drop_duplicates("seed")
         row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", digits=2)
         row["its control (KL)"] = control_text(own)

@@ -57,7 +57,7 @@ def ablation_entries(config: AblationConfig) -> list[Contestant]:
 
 
 def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFrame:
-    """One row a variant: what it tests, win rates here and at like KL, and the paper's average.
+    """One row a variant: what it tests, win rates here and at the nearest KL, and the paper's.
 
     Args:
         table: of `results_of`.
@@ -70,7 +70,7 @@ def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFr
         row = {"mechanism tested": tested}
         for decoding, part in own.groupby("decoding", sort=False):
             row[f"{decoding}, against DPO"] = interval(part, "win_rate", "low", "high")
-            row[f"{decoding}, at like KL"] = interval(part, "over", "over_low", "over_high")
+            row[f"{decoding}, at the nearest KL"] = interval(part, "over", "over_low", "over_high")
             full = against_full[
                 (against_full["method"] == name) & (against_full["decoding"] == decoding)
             ]

@@ -97,7 +97,7 @@ def first_dataset(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def transfer_table(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """Win rates against same-data DPO and at like KL: a column a dataset, mean and worst cell.
+    """Win rates against same-data DPO and at the nearest KL: a column a dataset, mean and worst.
 
     Methods that only the first dataset has are left out, as their mean would not compare.
 
@@ -127,7 +127,7 @@ def transfer_table(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
         against[f"mean of {line['cells']} cells"] = f"{line['mean']:.1f}"
         against["worst cell"] = f"{line['worst']:.1f}"
         if part["over"].notna().any():
-            like = rows.setdefault((model, method, f"{decoding}, at like KL"), {})
+            like = rows.setdefault((model, method, f"{decoding}, at the nearest KL"), {})
             like[head] = interval(part, "over", "over_low", "over_high")
         if part["kl"].notna().any():
             far = rows.setdefault((model, method, "KL, nats; control"), {})

@@ -94,7 +94,7 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
             head = f"{judge}, {decoding}"
             row[head, "single"] = interval(part, "reward", "reward_low", "reward_high", 2)
             row[head, "WR"] = interval(part, "win_rate", "low", "high")
-            row[head, "WR at like KL"] = interval(part, "over", "over_low", "over_high")
+            row[head, "WR at the nearest KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         row["KL, nats", ""] = interval(one, "kl", "kl_low", "kl_high", 2)
         row["control (KL)", ""] = control_text(own)

@@ -50,7 +50,7 @@ def seed_table(fixed: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
             for head, source, value in (
                 ("against DPO of one seed", fixed, "win_rate"),
                 ("against DPO of its seed", table, "win_rate"),
-                ("at like KL", table, "over"),
+                ("at the nearest KL", table, "over"),
             ):
                 own = source[(source["method"] == method) & (source["decoding"] == decoding)]
                 row[f"{decoding}, {head}"] = _spread(own[value], of=len(one))

@@ -82,7 +82,7 @@ def sweep_rows(table: pd.DataFrame, config: SensitivityConfig) -> pd.DataFrame:
 
 
 def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a point: win rates against DPO and at like KL, the KL, and the paper's number."""
+    """One row a point: win rates against DPO and at the nearest KL, the KL, the paper's number."""
     known = published("sweeps")
     paper = {
         (name, value): rate
@@ -97,7 +97,7 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
         line = lines.setdefault((str(name), f"{value:g}{' (default)' if is_default else ''}"), {})
         for decoding, part in own.groupby("decoding", sort=False):
             line[f"{decoding}, against DPO"] = interval(part, "win_rate", "low", "high")
-            line[f"{decoding}, at like KL"] = interval(part, "over", "over_low", "over_high")
+            line[f"{decoding}, at the nearest KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         line["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
         line["control (KL)"] = control_text(own)

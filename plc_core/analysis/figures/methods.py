@@ -10,14 +10,14 @@ from plotly.subplots import make_subplots
 
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
 
-_AGAINST, _LIKE_KL = RUN_COLOURS[0], RUN_COLOURS[1]
+_AGAINST, _NEAREST = RUN_COLOURS[0], RUN_COLOURS[1]
 _SYMBOLS = ("circle", "diamond", "triangle-up")
 DECODING_COLOURS = {"greedy": RUN_COLOURS[2], "sampled": RUN_COLOURS[3]}
 """The two decodings' colours, where one picture shows both."""
 
 
 def win_rate_dots(table: pd.DataFrame, baseline: str = "DPO") -> go.Figure:
-    """Each method's win rate against the baseline, and below it against the DPO of like KL.
+    """Each method's win rate against the baseline, and below it against the DPO of the nearest KL.
 
     `table` is of `evaluation.results.results`, one benchmark and judge; one panel a decoding.
     Whiskers are 95 % intervals over prompts; of several seeds, every seed has its own mark.
@@ -34,8 +34,8 @@ def win_rate_dots(table: pd.DataFrame, baseline: str = "DPO") -> go.Figure:
     sides = [
         (f"against {baseline} on the same data", "win_rate", "low", "high", _AGAINST, 0.14,
          "circle"),
-        (f"against the {baseline} of like KL", "over", "over_low", "over_high", _LIKE_KL, -0.14,
-         "diamond"),
+        (f"against the {baseline} of the nearest KL", "over", "over_low", "over_high", _NEAREST,
+         -0.14, "diamond"),
     ]  # fmt: skip
     for column, decoding in enumerate(decodings, start=1):
         part = known[known["decoding"] == decoding]
