@@ -350,6 +350,15 @@ def test_a_file_that_was_cut_off_is_a_sentence(study, tmp_path):
         read_study("x", tmp_path)
 
 
+def test_every_run_that_was_judged_has_the_control_of_lengths():
+    """Held-out labels, lengths and reward model are the same for all: so is what lengths rank."""
+    rows = read_study("smollm2").measures
+    rows = rows[rows["measure"] == "reward_auroc"]
+    sides = {name: rows[rows["group"] == name] for name in ("q_flip", "against length")}
+    assert set(sides["q_flip"]["job"]) == set(sides["against length"]["job"])
+    assert len(sides["against length"][["value", "low", "high", "n"]].drop_duplicates()) == 1
+
+
 def test_every_claim_names_its_place_in_the_paper_or_none():
     for claim in claims.CLAIMS:
         assert claim.paper in ("–", "not measured") or any(
