@@ -275,6 +275,37 @@ def test_a_variant_is_compared_with_what_it_varies(study):
     assert not len(variants_table(study)) and not len(variants_table(Study("none")))
 
 
+def test_a_variant_is_compared_with_plain_dpo_at_its_kl(study):
+    """DPO at a larger learning rate loses .02 by KL 3: .01 of it by the variant's KL of 2."""
+    plain = study.values("accuracy", "test", "dpo")
+    plain = plain[plain["flip_rate"] == 0.4]
+    jobs, measures = [study.jobs], [study.measures]
+    for part, method, rate, mixture, gain, kl in (
+        ("frontier", "dpo", 2e-5, "all", -0.02, 3.0),
+        ("variants", "near", 1e-5, "all", 0.0, 2.0),
+        ("variants", "other-pairs", 1e-5, "helpful", 0.0, 2.0),
+    ):
+        names = [f"{part}-{method}-lr-{seed}" for seed in plain["seed"]]
+        jobs.append(pd.DataFrame(
+            {"job": names, "slice": part, "method": method, "objective": "plc", "flip_rate": 0.4,
+             "tie_rate": 0.0, "seed": plain["seed"], "beta": 0.1, "learning_rate": rate,
+             "mixture": mixture}
+        ))  # fmt: skip
+        for measure, group, value in (
+            ("accuracy", "test", plain["value"] + gain),
+            ("kl", "responses", kl),
+        ):
+            measures.append(
+                pd.DataFrame({"job": names, "measure": measure, "group": group, "value": value})
+            )
+    varied = Study("x", pd.concat(jobs), pd.concat(measures), study.rewards)
+    column = variants_table(varied).set_index("variant")[
+        "accuracy over DPO's at the same KL, points"
+    ]
+    assert column["near"] == "+1.0 [+1.0, +1.0] (n=5)"
+    assert column["other-pairs"] == "–"
+
+
 def test_methods_are_shown_above_or_below_dpo(study):
     table = methods_table(study)
     assert table.index.tolist()[0] == "DPO"
@@ -317,6 +348,15 @@ def test_a_file_that_was_cut_off_is_a_sentence(study, tmp_path):
     (tmp_path / FILES["rewards"]).write_bytes(content[: len(content) // 2])
     with pytest.raises(RunError, match="cannot be read"):
         read_study("x", tmp_path)
+
+
+def test_every_run_that_was_judged_has_the_control_of_lengths():
+    """Held-out labels, lengths and reward model are the same for all: so is what lengths rank."""
+    rows = read_study("smollm2").measures
+    rows = rows[rows["measure"] == "reward_auroc"]
+    sides = {name: rows[rows["group"] == name] for name in ("q_flip", "against length")}
+    assert set(sides["q_flip"]["job"]) == set(sides["against length"]["job"])
+    assert len(sides["against length"][["value", "low", "high", "n"]].drop_duplicates()) == 1
 
 
 def test_every_claim_names_its_place_in_the_paper_or_none():

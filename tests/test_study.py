@@ -18,7 +18,7 @@ from plc_core.files import RunError
 from plc_core.runs import open_run
 from plc_core.study.__main__ import main
 from plc_core.study.material import prepare
-from plc_core.study.measures import accuracy, of_training, of_votes
+from plc_core.study.measures import accuracy, agreement, of_training, of_votes
 from plc_core.study.plan import SLICES, Choice, Job, StudyConfig, jobs_of, read_study, seed_by_seed
 from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
@@ -99,6 +99,8 @@ def test_a_job_leaves_its_row_its_numbers_and_its_visits(ran):
         assert {"accuracy", "noise_rate", "ece", "kl"} <= names
         assert {"reward_auroc", "early_share", "tie_auroc", "tie_selectivity"} <= names
         assert ("votes_trend" in names) == ("-f0-" in job)
+        asked = measures.loc[measures["measure"] == "reward_auroc", "group"]
+        assert sorted(asked) == ["against length", "q_flip"]
     assert results.rewards.groupby("job").size().tolist() == [8] * 4
     (file,) = (ran / "visits").glob("*.parquet")
     visits = pd.read_parquet(file)
@@ -282,6 +284,19 @@ def test_accuracy_is_told_apart_by_length():
     assert value["accuracy", "test, chosen not longer"] == 0.0
     assert value["accuracy", "test, wide gap"] == 0.5
     assert value["length_correlation", "test"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("likes", "area"), [(1, 1.0), (-1, 0.0)], ids=["longer", "shorter"])
+def test_lengths_alone_are_asked_for_the_reward_models_disagreement(likes, area):
+    """Labels mostly prefer longer answers: read from them, whatever the reward model likes."""
+    longer = np.array([9, 7, 5, 3, -2, -4])
+    found = pd.DataFrame(
+        agreement(np.ones(6), np.full(6, 0.2), likes * longer.astype(float), longer)
+    )
+    rows = found.set_index(["measure", "group"])
+    assert rows.loc[("reward_auroc", "against length"), "value"] == area
+    assert rows.loc[("reward_auroc", "q_flip"), "value"] == 0.5
+    assert rows.loc["reward_auroc", "n"].tolist() == [6, 6]
 
 
 def test_votes_in_order_have_a_positive_trend():

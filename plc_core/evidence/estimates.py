@@ -122,17 +122,17 @@ def win_rates(study: Study, method: str = METHOD, part: str = "main") -> pd.Data
 
 
 def above_frontier(
-    study: Study, measure: str, group: str, along: str, method: str = METHOD
+    study: Study, measure: str, group: str, along: str, method: str = METHOD, of: str = "main"
 ) -> pd.DataFrame:
-    """The measure minus plain DPO's at the same KL, in the same data.
+    """The measure of a method of the slice `of`, minus plain DPO's at the same KL in the same data.
 
     DPO's value at the method's KL is interpolated linearly between its runs at several values of
     `along`, "beta" or "learning_rate", with the other as in the slice main. A job whose KL lies
     outside theirs has no row.
     """
     fixed = {"beta": "learning_rate", "learning_rate": "beta"}[along]
-    own = study.values(measure, group, method)
-    kl = study.values("kl", "responses", method)
+    own = study.values(measure, group, method, of)
+    kl = study.values("kl", "responses", method, of)
     frontier = pd.concat(
         [
             study.values(measure, group, BASELINE, part).merge(

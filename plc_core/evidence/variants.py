@@ -10,6 +10,7 @@ from plc_core.evidence.estimates import (
     FRESH,
     METHOD,
     Study,
+    above_frontier,
     at,
     difference,
     over_seeds,
@@ -25,14 +26,18 @@ _MEASURES = {
     "τ with votes": ("votes_trend", "tau", 1, 3),
 }
 
+_AT_KL = "accuracy over DPO's at the same KL, points"
+
 
 def variants_table(study: Study) -> pd.DataFrame:
     """One row a variant and share of reversed labels; each number minus that of its base.
 
     The base is the run of the slice main with the same seed: of PLC-DPO's aggressive recipe for
     its variants, of DPO for others; where the mixture is the change, it saw other pairs. On fresh
-    pairs the base is PLC-DPO's run there, and of that DPO's, which has none. Columns: against, and
-    the differences with 95 % intervals over seeds, as text; "–" where a variant has no such number.
+    pairs the base is PLC-DPO's run there, and of that DPO's, which has none. Last, accuracy over
+    that of plain DPO on the same pairs with another learning rate, at which it has the variant's
+    KL: of the seeds where there is one. Columns: against, and the differences with 95 % intervals
+    over seeds, as text; "–" where a variant has no such number.
     """
     rows = []
     jobs = study.jobs[study.jobs["slice"] == "variants"] if study.is_run else pd.DataFrame()
@@ -50,10 +55,17 @@ def variants_table(study: Study) -> pd.DataFrame:
                 at(study.values(measure, group, variant, "variants"), (rate,)),
                 at(study.values(measure, group, base, part), (rate,)),
             )
-            found = over_seeds(difference(*sides))
-            row[column] = "–" if found is None else shown(found, digits, scale, signed=True)
+            row[column] = _text(difference(*sides), scale, digits)
+        above = above_frontier(study, "accuracy", "test", "learning_rate", variant, "variants")
+        same_pairs = (members["mixture"] == "all").all()
+        row[_AT_KL] = _text(at(above, (rate,)), 100, 1) if same_pairs else "–"
         rows.append(row)
-    return pd.DataFrame(rows, columns=["variant", "reversed", "against", *_MEASURES])
+    return pd.DataFrame(rows, columns=["variant", "reversed", "against", *_MEASURES, _AT_KL])
+
+
+def _text(values: pd.DataFrame, scale: float, digits: int) -> str:
+    found = over_seeds(values)
+    return "–" if found is None else shown(found, digits, scale, signed=True)
 
 
 def methods_table(study: Study, measure: str = "accuracy", group: str = "test") -> pd.DataFrame:

@@ -223,10 +223,10 @@ class Laboratory:
         probe = self.probe("test")
         if self.study.model == "world":
             gap = probe.pairs["score_chosen"] - probe.pairs["score_rejected"]
-            return measures.agreement(margins, q_flip, gap.to_numpy())
+            return measures.agreement(margins, q_flip, gap.to_numpy(), probe.longer)
         rows = list(probe.tokens)
         chosen, rejected = (self._rewards_of(rows, side) for side in ("chosen", "rejected"))
-        return measures.agreement(margins, q_flip, chosen - rejected)
+        return measures.agreement(margins, q_flip, chosen - rejected, probe.longer)
 
     def _rewards_of(self, rows: Sequence[dict[str, Any]], side: str) -> np.ndarray:
         if side not in self._rewards:

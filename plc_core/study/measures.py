@@ -196,12 +196,15 @@ def _trend(name: str, order: np.ndarray, values: np.ndarray) -> list[Measure]:
     ]
 
 
-def agreement(margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray) -> list[Measure]:
+def agreement(
+    margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray, longer: np.ndarray
+) -> list[Measure]:
     """Policy and reward model on held-out pairs; `rewards` [N] are chosen minus rejected.
 
     The share that both order alike, the share that the reward model orders as labelled, and the
-    AUROC of q_flip for the pairs that it orders against their label (appendix
-    "Self-Confirmation").
+    AUROC for the pairs that it orders against their label (appendix "Self-Confirmation"): of
+    q_flip, and of how far the label goes against the lengths, from the tokens that the chosen
+    answer has more (`longer`) and the labels alone.
     """
     alike = (margins > 0) == (rewards > 0)
     n, hits = len(alike), int(alike.sum())
@@ -210,6 +213,7 @@ def agreement(margins: np.ndarray, q_flip: np.ndarray, rewards: np.ndarray) -> l
         _row("reward_agreement", "test", hits / n, *wilson(hits, n), n),
         _row("reward_accuracy", "test", right / n, *wilson(right, n), n),
         _auroc("reward_auroc", "q_flip", pd.Series(q_flip), rewards <= 0),
+        _auroc("reward_auroc", AGAINST_LENGTH, against_length(pd.Series(longer)), rewards <= 0),
     ]
 
 
