@@ -91,13 +91,20 @@ def test_a_sliding_window_shorter_than_a_pair_is_refused():
         verify_packing(model, random_pairs(3, 97, 32), bf16=False)
 
 
-def test_layers_that_are_computed_again_attend_as_they_did(tmp_path):
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("again", [False, True])
+def test_layers_that_are_computed_again_attend_as_they_did(tmp_path, rank, again):
     """Two heads of queries share one of keys, which another attention would spread out."""
     config = TrainConfig(
-        name="again", batch_pairs=4, pairs_per_forward=2, gradient_checkpointing=True
+        name="again", batch_pairs=4, pairs_per_forward=2, gradient_checkpointing=again
     )
-    steps = time_engine("again", qwen(), random_pairs(8, 97, 32), config, 1, tmp_path).seconds
+    model = qwen().eval()  # as models are loaded
+    computed = []
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: computed.append(1))
+    model = add_lora(model, rank, rank) if rank else model
+    steps = time_engine("again", model, random_pairs(8, 97, 32), config, 1, tmp_path).seconds
     assert len(steps) == 1
+    assert len(computed) == 4 * (1 + again)  # two steps of two forwards
 
 
 def test_the_model_is_as_before_afterwards():

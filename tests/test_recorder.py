@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from plc_core.engine.visits import VisitRecorder
+from plc_core.engine.visits import VisitRecorder, _HostCopy
 from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.runs import create_run
@@ -49,16 +49,45 @@ def test_a_step_is_read_once_it_has_ended(recorder):
     assert (row["seconds"], row["pairs_per_second"]) == (2.0, 2.0)
 
 
-def test_a_rank_that_fails_alone_writes_what_was_read(recorder, monkeypatch):
-    visit(recorder, [0, 1], step=0)
-    end(recorder)
-    recorder.write_if_due()
-    visit(recorder, [2, 3], step=1)
-    end(recorder)
+def test_on_a_gpu_a_step_is_read_while_the_next_one_computes(recorder):
+    recorder.reads_later = True
+    for step in range(3):
+        visit(recorder, [step, step + 4], step)
+        recorder.write_if_due()  # once the step's forwards are asked for
+        assert len(recorder._steps) == step
+        end(recorder)
+    recorder.flush()
+    assert recorder.run.visits()["step"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_rank_that_fails_alone_keeps_what_was_read(recorder, monkeypatch):
+    recorder.reads_later = True
+    for step in range(2):
+        visit(recorder, [step, step + 4], step)
+        recorder.write_if_due()
+        end(recorder)
     state = type("", (), {"num_processes": 2, "is_main_process": True})
     monkeypatch.setattr("plc_core.engine.visits.PartialState", state)
-    recorder.flush(together=False)  # the last step's rest is with ranks that will not answer
+    recorder.keep()  # the last step's rest is with ranks that will not answer
     assert recorder.run.visits()["step"].tolist() == [0, 0]
+
+
+def test_a_run_that_fails_keeps_every_step_that_ended_once(recorder, monkeypatch):
+    recorder.reads_later = True
+    visit(recorder, [0, 1])
+    end(recorder)
+    monkeypatch.setattr(recorder, "_metrics_row", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.settle()
+    monkeypatch.undo()
+    recorder.keep()
+    recorder.keep()
+    assert recorder.run.visits()["pair_id"].tolist() == ["pair-0", "pair-1"]
+    assert len(recorder.run.metrics()) == 1
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -67,10 +96,19 @@ def test_a_broken_margin_stops_the_step_before_its_update(recorder, value):
         visit(recorder, [5, 6], broken=value)
 
 
-def test_a_broken_gradient_is_told_when_its_step_is_read(recorder):
+@pytest.mark.parametrize("later", [False, True])
+def test_a_broken_gradient_is_told_and_its_step_kept(recorder, later):
+    recorder.reads_later = later
     visit(recorder, [0, 1])
-    end(recorder, grad_norm=float("nan"))
     with pytest.raises(RunError, match="gradient of step 0 is not finite"):
-        recorder.write_if_due()
-    recorder.flush()  # and the run keeps what it saw
+        end(recorder, grad_norm=float("nan"))
+        recorder.flush()
+    recorder.keep()
     assert len(recorder.run.visits()) == 2
+
+
+def test_a_copy_to_the_host_stays_as_it_was():
+    values = torch.zeros(2)
+    copy = _HostCopy(values)
+    values += 1
+    assert copy.numpy().tolist() == [0, 0]

@@ -74,8 +74,5 @@ def training_arguments(
         dataloader_prefetch_factor=2 if cuda else None,
         dataloader_pin_memory=cuda,
         accelerator_config={"non_blocking": cuda},
-        # Every weight that is trained takes part in every forward, and buffers never change.
-        ddp_find_unused_parameters=False,
-        ddp_broadcast_buffers=False,
         **memory,
     )

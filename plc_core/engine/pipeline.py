@@ -241,7 +241,7 @@ def _fit(
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except BaseException:
         # A run that fails keeps what it saw.
-        trainer.recorder.flush(together=False)
+        trainer.recorder.keep()
         raise
     trainer.recorder.flush()
     if trainer.is_world_process_zero():

@@ -78,6 +78,7 @@ class PreferenceTrainer(CarriesObjective):
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
+        self.grad_norm: Tensor | float | None = None  # of the step before its update
         whole = not collator.tokens_per_forward
         whole = whole and collator.pairs_per_forward >= args.per_device_train_batch_size
         self.carry(objective, shadow, whole, recorder.posterior)
@@ -136,7 +137,7 @@ class PreferenceTrainer(CarriesObjective):
         The forwards are this trainer's own rather than transformers' gradient accumulation, whose
         number a step is fixed, so that they can follow the tokens.
         """
-        if not model.training:  # a walk through all modules otherwise
+        if not model.training:  # a walk through thousands of modules, where it is not needed
             model.train()
         forwards = self._prepare_inputs(inputs)["forwards"]
         self.current_gradient_accumulation_steps = len(forwards)
@@ -155,6 +156,7 @@ class PreferenceTrainer(CarriesObjective):
         return torch.stack(losses).sum()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        # For the recorder: transformers tells it to no callback but by waiting for the device.
         self.grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         return self.grad_norm
 
@@ -249,6 +251,8 @@ class _Records(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._started = time.perf_counter()
+        # Adapters and wrappers come in training mode, around a model that does not.
+        self.trainer.model_wrapped.train()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

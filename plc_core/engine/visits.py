@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,12 +30,12 @@ _STEPS_A_FILE = 16
 _SECONDS_BETWEEN_FILES = 10.0
 
 
-class HostCopy:
+class _HostCopy:
     """A tensor on its way to the host; who asks for it waits for it, and for nothing after it."""
 
     def __init__(self, tensor: Tensor) -> None:
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        self._copy = whole.detach().to("cpu", non_blocking=True)
+        self._copy = whole.detach().to("cpu", non_blocking=whole.is_cuda, copy=True)
         self._there = torch.cuda.Event() if whole.is_cuda else None
         if self._there is not None:
             self._there.record()
@@ -53,12 +54,12 @@ class _Step:
 
     step: int
     epoch: float
-    index: HostCopy  # [B], rows of the training set
-    values: HostCopy  # [B, V], of _VALUES
-    calibration: HostCopy | None  # mean and deviation of the margins' EMA
+    index: _HostCopy  # [B], rows of the training set
+    values: _HostCopy  # [B, V], of _VALUES
+    calibration: _HostCopy | None  # mean and deviation of the margins' EMA
     sigma_min: float = 0.0
-    ended: dict[str, float] = field(default_factory=dict)  # of the row of metrics
-    grad_norm: HostCopy | None = None
+    row: dict[str, float] = field(default_factory=dict)  # of metrics, as far as the host knows it
+    grad_norm: _HostCopy | None = None
 
 
 class VisitRecorder:
@@ -87,8 +88,10 @@ class VisitRecorder:
         self.pair_ids = np.asarray(pair_ids)
         self.beta = beta
         self.posterior = posterior or FlipPosterior()
+        # A GPU goes on while the host reads; a CPU has computed what it was asked for.
+        self.reads_later = torch.cuda.is_available()
         self._micro_batches: list[tuple[Tensor, Tensor]] = []
-        self._finite: list[HostCopy] = []  # of the margins of each micro-batch
+        self._finite: list[_HostCopy] = []  # of the margins of each micro-batch
         self._closed: _Step | None = None
         self._ended: list[_Step] = []
         self._steps: list[dict[str, Any]] = []
@@ -109,7 +112,7 @@ class VisitRecorder:
         self._micro_batches.append((index, torch.stack([c.to(torch.float64) for c in columns], 1)))
         # Known once this forward is done, while the device is at its backward.
         # The margin alone: through the EMA, one broken margin breaks the losses of all the others.
-        self._finite.append(HostCopy(out.margin.isfinite()))
+        self._finite.append(_HostCopy(out.margin.isfinite()))
 
     def close_step(self, step: int, epoch: float, router: Router | None) -> None:
         """Take the step's visits together, after its backward is asked for, before its update.
@@ -127,9 +130,9 @@ class VisitRecorder:
             rows = objects_over_ranks(places.cpu().numpy()[broken])
             raise self.not_finite(np.concatenate(rows))
         table = self._with_posterior(places, values)
-        self._closed = _Step(step, epoch, HostCopy(places), HostCopy(table), None)
+        self._closed = _Step(step, epoch, _HostCopy(places), _HostCopy(table), None)
         if router is not None:
-            self._closed.calibration = HostCopy(torch.stack(router.calibration.statistics()))
+            self._closed.calibration = _HostCopy(torch.stack(router.calibration.statistics()))
             self._closed.sigma_min = router.calibration.sigma_min
 
     def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
@@ -168,16 +171,21 @@ class VisitRecorder:
             gamma: the correction strength of the step; None where the loss has no correction.
             seconds: since the step before, loading included.
             total_steps: of the run.
+
+        Raises:
+            RunError: as `settle`, on a CPU, where the step is read at once.
         """
-        closed, self._closed = self._closed, None
-        assert closed is not None
-        closed.ended = {"learning_rate": learning_rate, "seconds": seconds}
+        step, self._closed = self._closed, None
+        assert step is not None
+        step.row = {"learning_rate": learning_rate, "seconds": seconds}
         if gamma is not None:
-            closed.ended["gamma"] = gamma
+            step.row["gamma"] = gamma
         if grad_norm is not None:
-            closed.grad_norm = HostCopy(torch.as_tensor(grad_norm))
-        self._ended.append(closed)
-        self._progress = closed.step + 1, total_steps
+            step.grad_norm = _HostCopy(torch.as_tensor(grad_norm))
+        self._ended.append(step)
+        self._progress = step.step + 1, total_steps
+        if not self.reads_later:
+            self.settle()
 
     def settle(self) -> None:
         """Read the steps that have ended from the device, of all ranks; collective.
@@ -185,25 +193,27 @@ class VisitRecorder:
         Raises:
             RunError: where the gradient of one was not finite, so that the weights are spoilt.
         """
-        for ended in self._ended:
-            parts = objects_over_ranks((ended.index.numpy(), ended.values.numpy()))
+        while self._ended:
+            step = self._ended[0]
+            parts = objects_over_ranks((step.index.numpy(), step.values.numpy()))
             index = np.concatenate([i for i, _ in parts])
             values = np.concatenate([v for _, v in parts])
             visits = {
                 "pair_id": self.pair_ids[index],
-                "step": np.full(len(index), ended.step),
-                "epoch": np.full(len(index), ended.epoch),
+                "step": np.full(len(index), step.step),
+                "epoch": np.full(len(index), step.epoch),
             }
-            self._steps.append(visits | dict(zip(_VALUES, values.T, strict=True)))
-            row = self._metrics_row(self._steps[-1], ended)
-            self._metrics.append(row)
-            if ended.grad_norm is not None and not np.isfinite(row["grad_norm"]):
-                self._ended = []
+            visits |= dict(zip(_VALUES, values.T, strict=True))
+            row = self._metrics_row(visits, step)
+            # All at once: who is interrupted here has the step whole or not at all.
+            self._ended, self._steps, self._metrics = (
+                self._ended[1:], [*self._steps, visits], [*self._metrics, row]
+            )  # fmt: skip
+            if not np.isfinite(row.get("grad_norm", 0.0)):
                 raise RunError(
                     f"The gradient of step {row['step']} is not finite, though all margins are. "
                     "Lower the learning rate and go on from the last checkpoint."
                 )
-        self._ended = []
 
     def write_if_due(self) -> None:
         """Read the steps so far, write them every few of them or seconds, and tell status.json.
@@ -215,21 +225,21 @@ class VisitRecorder:
         self.settle()
         now = time.monotonic()
         if len(self._steps) >= _STEPS_A_FILE or now - self._flushed > _SECONDS_BETWEEN_FILES:
-            self.flush()
+            self._write()
         due = now - self._status_written > SECONDS_BETWEEN_STATUS
         if due and self._progress and PartialState().is_main_process:
             self._status_written = now
             tell_progress(self.run, *self._progress)
 
-    def _metrics_row(self, visits: dict[str, Any], ended: _Step) -> dict[str, Any]:
+    def _metrics_row(self, visits: dict[str, Any], step: _Step) -> dict[str, Any]:
         margin = visits["margin"]
         rewards = {
             side: self.beta * (visits[f"policy_{side}"] - visits[f"reference_{side}"]).mean()
             for side in ("chosen", "rejected")
         }
         row = {
-            "step": ended.step,
-            "epoch": ended.epoch,
+            "step": step.step,
+            "epoch": step.epoch,
             "loss": visits["loss"].mean(),
             "margin_mean": margin.mean(),
             "margin_std": margin.std(),
@@ -241,26 +251,37 @@ class VisitRecorder:
         }
         row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie", "p_flip")}
         row |= {name: visits[name][0] for name in ("noise_rate", "noise_low", "noise_high")}
-        if ended.calibration is not None:
-            mean, deviation = ended.calibration.numpy()
+        if step.calibration is not None:
+            mean, deviation = step.calibration.numpy()
             row |= {
                 "ema_mean": mean,
                 "ema_std": deviation,
-                "floor_bound": float(deviation < ended.sigma_min),
+                "floor_bound": float(deviation < step.sigma_min),
             }
-        row |= ended.ended | {"pairs_per_second": len(margin) / ended.ended["seconds"]}
-        if ended.grad_norm is not None:
-            row["grad_norm"] = ended.grad_norm.numpy()
+        row |= step.row | {"pairs_per_second": len(margin) / step.row["seconds"]}
+        if step.grad_norm is not None:
+            row["grad_norm"] = step.grad_norm.numpy()
         return {k: v if isinstance(v, int) else float(v) for k, v in row.items()}
 
-    def flush(self, together: bool = True) -> None:
-        """Write what was collected since the last flush.
+    def flush(self) -> None:
+        """Write what was collected since the last flush; collective.
 
-        `together` says that all ranks do so at this point. A rank that fails alone cannot read the
-        last steps from the others.
+        Raises:
+            RunError: as `settle`, after everything was written.
         """
-        if together or PartialState().num_processes == 1:
+        try:
             self.settle()
+        finally:
+            self._write()
+
+    def keep(self) -> None:
+        """Write what there is where this rank fails, perhaps alone; nothing may cover its error."""
+        if PartialState().num_processes == 1:
+            with contextlib.suppress(Exception):
+                self.settle()
+        self._write()
+
+    def _write(self) -> None:
         steps, metrics = self._steps, self._metrics
         self._steps, self._metrics = [], []
         self._flushed = time.monotonic()

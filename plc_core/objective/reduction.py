@@ -7,8 +7,8 @@ all that was given to them is done, and leave them idle until the next thing arr
 
 from __future__ import annotations
 
-import functools
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -46,7 +46,7 @@ def counts_over_ranks(count: int) -> list[int]:
         return [count]
     own = torch.tensor([count])
     counts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, own, group=_processes(dist.group.WORLD))
+    dist.all_gather(counts, own, group=_processes())
     return [int(x) for x in counts]
 
 
@@ -55,7 +55,7 @@ def objects_over_ranks(content: Any) -> list[Any]:
     if _alone():
         return [content]
     contents: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(contents, content, group=_processes(dist.group.WORLD))
+    dist.all_gather_object(contents, content, group=_processes())
     return contents
 
 
@@ -63,10 +63,19 @@ def _alone() -> bool:
     return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
 
 
-@functools.cache
-def _processes(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The same ranks, speaking to each other without their devices."""
-    if dist.get_backend(world) == "gloo":
+_groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+
+
+def _processes() -> dist.ProcessGroup:
+    """The same ranks, speaking to each other without their devices.
+
+    Between hosts gloo must find the way, as NCCL does (GLOO_SOCKET_IFNAME).
+    """
+    world = dist.group.WORLD
+    assert world is not None
+    if dist.get_backend(world) in ("gloo", "mpi"):
         return world
-    group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    return group
+    # Kept as long as the world is, whose threads must be able to end.
+    if world not in _groups:
+        _groups[world] = dist.new_group(backend="gloo")
+    return _groups[world]
