@@ -19,8 +19,8 @@ from plc_core.evidence.estimates import (
     read_study,
     win_rates,
 )
-from plc_core.evidence.files import FILES
-from plc_core.evidence.numbers import gap, within_sources
+from plc_core.evidence.files import COLUMNS, FILES
+from plc_core.evidence.numbers import gap, training_time, within_sources
 from plc_core.evidence.report import bill, by_rate
 from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
@@ -28,6 +28,7 @@ from plc_core.study.results import Results
 from tests.paths import ROOT
 
 SEEDS, RATES = range(5), (0.0, 0.1, 0.2, 0.3, 0.4)
+METHODS = ("dpo", "plc-aggressive")
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,16 @@ def test_the_verdicts_other_words():
         scale = 100 if published > 1 else 1
         claim = Claim("x", "y", lambda study: found, scale=scale, published=published)
         assert verdict(claim, found) == word
+    wide = Estimate(0.2, -0.1, 0.5, 5)
+    for published, word in ((0.49, "undecided"), (0.51, "undecided, smaller"), (-0.2, "undecided")):
+        claim = Claim("x", "y", lambda study: wide, published=published)
+        assert verdict(claim, wide) == word
+    below = Claim("x", "y", lambda study: wide, published=0.51, above=False)
+    assert verdict(below, wide) == "undecided"  # on the other side of the claim
+    two = Estimate(0.2, float("nan"), float("nan"), 2)
+    assert verdict(Claim("x", "y", lambda study: two, published=9.0), two) == "undecided"
+    missed = Claim("x", "y", lambda study: found, threshold=0.4, published=0.9)
+    assert verdict(missed, found) == "not reproduced"
     for paper in ("–", "not measured"):
         assert verdict(Claim("x", paper, lambda study: found), found) == "higher"
         assert verdict(Claim("x", paper, lambda study: found, threshold=0.4), found) == "lower"
@@ -197,6 +208,45 @@ def test_win_rates_are_of_the_same_prompts_and_data(study):
     table = win_rates(study)
     assert len(table) == len(SEEDS) * len(RATES)
     assert table["value"].tolist() == [100 * (6 + 0.5 * 2) / 8] * len(table)
+
+
+def test_the_time_is_of_training_in_the_same_data_and_seed(study):
+    jobs = study.jobs.copy()
+    plc = jobs["method"] == "plc-aggressive"
+    jobs.loc[plc, "train_seconds"] = 10.0 + jobs.loc[plc, "seed"]
+    jobs.loc[jobs["slice"] == "frontier", "train_seconds"] = 1.0
+    slower = Study("x", jobs, study.measures, study.rewards)
+    values = training_time(slower, "plc-aggressive")
+    assert values.groupby("seed")["value"].mean().tolist() == [1, 1.1, 1.2, 1.3, 1.4]
+    row = row_of(claims_table(slower, Study("world")), "No slower than DPO")
+    assert row["model"] == claims.shown(over_seeds(values), 3)
+    assert (row["verdict"], row["world"]) == ("undecided", "not run")
+    row = row_of(claims_table(study, Study("world")), "No slower than DPO")
+    assert (row["model"], row["verdict"]) == ("1.000 [1.000, 1.000] (n=5)", "reproduced")
+
+
+def test_smaller_is_said_of_undecided_rows_below_the_papers_number_alone():
+    model = read_study("smollm2")
+    table = claims_table(model, Study("world"))
+    for claim, word in zip(CLAIMS, table["verdict"], strict=True):
+        found = over_seeds(claim.values(model, "plc-aggressive"))
+        if word.startswith("undecided") and claim.published is not None:
+            below = found.high * claim.scale < claim.published
+            assert word == ("undecided, smaller" if below else "undecided")
+        else:
+            assert word != "undecided, smaller"
+    assert (table["verdict"] == "undecided, smaller").any()
+
+
+def test_the_claims_of_before_any_outcome_are_not_marked(study):
+    table = claims_table(study, Study("world"))
+    for text, later in (
+        ("order of the three vote groups", False),
+        ("No slower than DPO", False),
+        ("… of divergent above that of unanimous", True),
+        ("… of tie-majority above that of divergent", True),
+    ):
+        assert row_of(table, text)["claim"].endswith(" (looked at later)") == later
 
 
 def test_the_best_other_method_is_no_recipe_of_plc(study):
@@ -357,6 +407,17 @@ def test_every_run_that_was_judged_has_the_control_of_lengths():
     sides = {name: rows[rows["group"] == name] for name in ("q_flip", "against length")}
     assert set(sides["q_flip"]["job"]) == set(sides["against length"]["job"])
     assert len(sides["against length"][["value", "low", "high", "n"]].drop_duplicates()) == 1
+
+
+def test_the_second_samples_are_of_runs_and_prompts_that_have_a_first():
+    folder = project_path("data/results/smollm2")
+    again, first = pd.read_csv(folder / "resampled.csv.gz"), read_study("smollm2").rewards
+    assert list(again.columns) == COLUMNS["rewards"]
+    both = again.merge(first, on=["job", "prompt"], suffixes=("", "_first"), validate="1:1")
+    assert len(both) == len(again) > 0
+    assert set(again["job"]) == {f"main-{m}-f0-s{s}" for m in METHODS for s in range(4)}
+    assert (both["reward"] != both["reward_first"]).mean() > 0.5  # other answers, for the most part
+    assert again.groupby("job").size().eq(first.groupby("job").size()[again["job"].unique()]).all()
 
 
 def test_every_claim_names_its_place_in_the_paper_or_none():

@@ -1,4 +1,4 @@
-"""The calibrated flip posterior: its formula, what it finds in data of known noise, its state."""
+"""The flip posterior: its formula, what it finds in data of known noise, its state."""
 
 import json
 import math

@@ -1,6 +1,6 @@
 """How noisy a run's data is.
 
-From the calibrated flip posterior (`plc_core.objective.flip_posterior`), which every training run
+From the flip posterior (`plc_core.objective.flip_posterior`), which every training run
 records beside the routing, under any objective.
 """
 

@@ -3,7 +3,7 @@
 The paper has no such truth and cannot ask. Everything is computed from `visits` and `pairs`, at
 each pair's last visit. The weights are "not calibrated probabilities" (paper, section
 "Margin-Based Routing Distribution"), so ranking is told apart from calibration, and beside them
-stands the calibrated flip posterior `p_flip` where the visits have it.
+stands the flip posterior `p_flip` where the visits have it.
 """
 
 from __future__ import annotations

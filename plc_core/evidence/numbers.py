@@ -157,3 +157,20 @@ def noise_error(study: Study, _: str) -> pd.DataFrame:
     """By how much the noise rate estimated under plain DPO is off, whichever way."""
     values = study.values("noise_rate", "all", BASELINE)
     return values.assign(value=(values["value"] - values["flip_rate"]).abs(), half=math.nan)
+
+
+def training_time(study: Study, method: str) -> pd.DataFrame:
+    """Seconds of training, measuring left out, over plain DPO's in the same data and seed.
+
+    Of the slice main. Runs share their device, so a ratio is of what ran beside them, too.
+    """
+    keys = ["flip_rate", "tie_rate", "seed"]
+    if not study.is_run:
+        return pd.DataFrame(columns=[*keys, "value", "half"])
+    jobs = study.jobs[study.jobs["slice"] == "main"]
+    sides = [
+        jobs.loc[jobs["method"] == name, [*keys, "train_seconds"]] for name in (method, BASELINE)
+    ]
+    both = sides[0].merge(sides[1], on=keys, suffixes=("", "_other"))
+    ratio = both["train_seconds"] / both["train_seconds_other"]
+    return both.assign(value=ratio, half=math.nan)
