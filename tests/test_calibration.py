@@ -11,6 +11,11 @@ from plc_core.analysis.calibration import calibrate
 from plc_core.analysis.studies.truth import against_truth
 
 
+def test_without_a_known_flip_there_is_nothing_to_compare_with():
+    own = calibrate(np.array([0.2, 0.4, 0.1]), np.zeros(3, bool))
+    assert str(own) == "nothing to compare it with: of 3 pairs none, or all, are known to be so"
+
+
 def test_brier_nll_and_ece_by_hand() -> None:
     # Two pairs at .2, none true; two at .8, one true.
     found = calibrate([0.2, 0.2, 0.8, 0.8], [False, False, True, False])

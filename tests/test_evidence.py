@@ -21,7 +21,7 @@ from plc_core.evidence.estimates import (
 )
 from plc_core.evidence.files import COLUMNS, FILES
 from plc_core.evidence.numbers import gap, training_time, within_sources
-from plc_core.evidence.report import bill, by_rate
+from plc_core.evidence.report import EvidenceConfig, bill, by_rate, open_evidence
 from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
 from plc_core.study.results import Results
@@ -455,3 +455,12 @@ def test_a_ranking_is_compared_with_that_of_lengths_within_each_source():
     # Of a difference, and of the mean of two such.
     assert found["half"].tolist() == pytest.approx([0.05 / 2**0.5] * 2)
     assert over(Study("none"), "plc-aggressive").empty
+
+
+def test_a_report_on_a_study_that_is_not_there_is_a_sentence(tmp_path):
+    config = EvidenceConfig(name="none", runs_dir=str(tmp_path), model_study="nope")
+    with pytest.raises(
+        RunError, match=r"no results of a study 'nope' in .*; there are smollm2, world"
+    ):
+        open_evidence(config)
+    assert not (tmp_path / "none").exists()

@@ -91,6 +91,8 @@ def test_the_sentence_has_the_sign_and_counts_the_reference_pass():
     assert "4.00 times as many over one epoch" in sentence
     assert "it takes less time" in reading(measured([[0.9], [0.8]]))
     assert "no difference from DPO's step shown" in reading(measured([[0.9], [1.1]]))
+    one = measured().query("round == 0")
+    assert "+10.0 % time (one round, which says nothing of a difference)" in reading(one)
 
 
 def test_a_setting_that_does_not_fit_is_said_and_not_compared():

@@ -137,7 +137,7 @@ def test_a_killed_study_leaves_no_process_behind(tmp_path):
         study.kill()
         study.wait()
     assert workers
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
 
 
@@ -193,6 +193,38 @@ def test_a_question_writes_nothing_and_a_wrong_study_is_a_sentence(tmp_path, cap
     assert main(["status", str(tmp_path / "wrong.yaml")]) == 1
     said = capsys.readouterr().err
     assert "wrong.yaml" in said and "seedz" in said and "pydantic" not in said
+
+
+def test_results_made_with_other_settings_are_not_gone_on_with(tmp_path, ran, capsys):
+    study = yaml.safe_load((ran / "tiny.yaml").read_text())
+    other = study | {"choice": {"learning_rate": 5.0e-4, "beta": 0.1}}
+    other["methods"] = study["methods"] | {
+        "plc-aggressive": {"objective": "plc", "recipe": "balanced"}
+    }
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    jobs = (ran / "results" / "jobs.csv").read_bytes()
+    for what in ("status", "run"):
+        given = [what, str(tmp_path / "other.yaml"), "--results", str(ran / "results")]
+        assert main(given) == 1
+        assert "other settings (choice, methods: plc-aggressive; " in capsys.readouterr().err
+    assert (ran / "results" / "jobs.csv").read_bytes() == jobs
+
+
+def test_methods_seeds_and_rates_may_be_added_to_results(tmp_path):
+    results, study = Results(tmp_path), recipe("tiny")
+    results.agree_with(study, keep=True)
+    more = study.methods | {"cdpo": {"objective": "cdpo"}}
+    results.agree_with(recipe("tiny", methods=more, seeds=[0, 1, 2], flip_rates=[0.2]), keep=True)
+    results.agree_with(study)
+    with pytest.raises(RunError, match="methods: cdpo"):
+        results.agree_with(recipe("tiny", methods=more | {"cdpo": {"objective": "dpo"}}))
+
+
+@pytest.mark.parametrize("name", ["smollm2", "world"])
+def test_the_results_that_are_kept_are_of_the_recipes(name):
+    folder = ROOT / "data" / "results" / name
+    assert (folder / "study.json").exists()
+    Results(folder).agree_with(recipe(name))
 
 
 def test_results_of_another_version_are_a_sentence(tmp_path):

@@ -41,6 +41,10 @@ class Calibration:
     ece: float
 
     def __str__(self) -> str:
+        if self.n and self.brier_base == 0:
+            return (
+                f"nothing to compare it with: of {self.n:,} pairs none, or all, are known to be so"
+            )
         return (
             f"Brier {format_number(self.brier)} (base rate {format_number(self.brier_base)}), "
             f"NLL {format_number(self.nll)} (base rate {format_number(self.nll_base)}), "

@@ -47,14 +47,14 @@ def reading(timings: pd.DataFrame) -> str:
         index="round", columns="what", values="median"
     )
     more = 100 * (by_round[PLC] / by_round[DPO] - 1)
-    if len(more) == 1 or more.min() <= 0 <= more.max():
+    if more.min() <= 0 <= more.max():
         against_dpo = "no difference from DPO's step shown"
     else:
         against_dpo = f"it takes {'more' if more.median() > 0 else 'less'} time than DPO's"
-    sentence = (
-        f"PLC-DPO's step against DPO's: {more.median():+.1f} % time (from {more.min():+.1f} to "
-        f"{more.max():+.1f} over {len(more)} rounds; {against_dpo})"
-    )
+    spread = f"from {more.min():+.1f} to {more.max():+.1f} over {len(more)} rounds; {against_dpo}"
+    if len(more) == 1:
+        spread = "one round, which says nothing of a difference"
+    sentence = f"PLC-DPO's step against DPO's: {more.median():+.1f} % time ({spread})"
     rate = timings["pairs"].iloc[0] / by_round.median()
     trl = rate[[name for name in rate.index if str(name).startswith("TRL")]].dropna()
     if trl.empty:

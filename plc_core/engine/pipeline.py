@@ -126,6 +126,7 @@ def train(config: TrainConfig) -> Run:
         # No process leaves while the first one still writes, nor with the group's threads alive,
         # which would abort it at exit.
         processes.wait_for_everyone()
+        run = open_run(run.path)  # the first process has written what it is made of
         atexit.register(processes.destroy_process_group)
     return run
 

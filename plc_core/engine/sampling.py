@@ -10,6 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from plc_core.files import RunError
 from plc_core.progress import Progress
 
 Decoding = Literal["greedy", "sampled"]
@@ -102,12 +103,20 @@ def generate_batch(
     # Padding on the left, where a decoder expects it.
     rows = [[config.pad_token_id] * (longest - len(p)) + p for p in prompts]
     mask = [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
-    output = model.generate(  # type: ignore[operator]
-        input_ids=torch.tensor(rows, device=model.device),
-        attention_mask=torch.tensor(mask, device=model.device),
-        generation_config=config,
-        **options,
-    )
+    try:
+        output = model.generate(  # type: ignore[operator]
+            input_ids=torch.tensor(rows, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=config,
+            **options,
+        )
+    except RuntimeError as error:
+        if "probability tensor" not in str(error):
+            raise
+        raise RunError(
+            "The policy's probabilities are no numbers: its weights are spoilt, as by too large a "
+            "learning rate. Train under another name with a lower one."
+        ) from None
     return output[:, longest:].tolist()
 
 

@@ -151,8 +151,8 @@ class VisitRecorder:
         names = ", ".join(self.pair_ids[rows][:5])
         return RunError(
             f"{len(rows)} pairs of this step have a log-probability that is not finite (NaN or "
-            f"infinite): {names}. The weights were not updated. Lower the learning rate, or look "
-            "at these pairs."
+            f"infinite): {names}. The weights were not updated. Look at these pairs, or train "
+            "under another name with a lower learning rate."
         )
 
     def end_step(
@@ -212,7 +212,7 @@ class VisitRecorder:
             if not np.isfinite(row.get("grad_norm", 0.0)):
                 raise RunError(
                     f"The gradient of step {row['step']} is not finite, though all margins are. "
-                    "Lower the learning rate and go on from the last checkpoint."
+                    "Lower the learning rate, and train under another name."
                 )
 
     def write_if_due(self) -> None:

@@ -31,12 +31,22 @@ class EvidenceConfig(BaseModel):
 
 
 def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
-    """The report's folder, and the two studies; one that was not run is empty."""
+    """The report's folder, and the two studies; one that was not run is empty.
+
+    Raises:
+        RunError: where there are no results of the study that the verdicts are on.
+    """
+    results = project_path(config.results_dir)
+    if not (results / config.model_study).is_dir():
+        there = sorted(path.name for path in results.glob("*/")) if results.is_dir() else []
+        raise RunError(
+            f"There are no results of a study {config.model_study!r} in {results}; there are "
+            f"{', '.join(there) or 'none'}."
+        )
     info = {"kind": "analysis", "config": config.model_dump()}
     report = create_run(project_path(config.runs_dir), config.name, info)
-    folder = project_path(config.results_dir)
     names = (config.model_study, config.world_study)
-    model, world = (read(name, folder / name) for name in names)
+    model, world = (read(name, results / name) for name in names)
     return report, model, world
 
 

@@ -43,12 +43,17 @@ def main(arguments: list[str] | None = None) -> int:
         results = Results(project_path(folder))
         slices = given.slice or list(SLICES)
         wanted = {name: list(jobs_of(study, name))[: given.jobs] for name in slices}
+        results.agree_with(study)
         if given.what == "status":
             return _status(wanted, results)
         with results.alone():
+            results.agree_with(study, keep=True)
             return _run(study, wanted, results, given)
     except (RunError, DataError, ParameterError) as error:
         sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted. The same call keeps what is finished and does the rest.\n")
         return 1
 
 

@@ -3,6 +3,7 @@
     jobs.csv        one row a job: what it was, how it ended, what it was made with
     measures.csv    one row a number: job, measure, group, value, low, high, n
     rewards.csv.gz  one row a job and prompt: the reward and the KL of its sampled answer
+    study.json      the settings that all of them share
     choice.json     the learning rate and β, with the table that they were chosen from
     reward.csv      the weights of the linear reward model
 
@@ -27,7 +28,13 @@ from plc_core.evidence.files import COLUMNS, FILES, read_results
 from plc_core.files import RunError, read_json, replacing, write_json
 from plc_core.runs.provenance import provenance
 from plc_core.runs.status import now
-from plc_core.study.plan import Choice, Job
+from plc_core.study.plan import Choice, Job, StudyConfig
+
+_NAMED = ("methods", "variants")
+_SETTINGS = (
+    "model", "split_seed", "shares", "most_pairs", "train", "choice", "learning_rates", "betas",
+    "choice_seeds", "tie_train", "responses", "response_tokens", *_NAMED,
+)  # fmt: skip
 
 
 class Results:
@@ -74,6 +81,32 @@ class Results:
             self._rows[name] = pd.concat(parts, ignore_index=True) if parts else new
             if len(new) or len(others) < len(before):
                 write_csv(self.folder / FILES[name], self._rows[name])
+
+    def agree_with(self, study: StudyConfig, keep: bool = False) -> None:
+        """See that the results here are of this study's settings; with `keep`, write them down.
+
+        Methods and variants may be added, and whatever a job's name says: seeds, rates, factors.
+
+        Raises:
+            RunError: naming the settings that differ.
+        """
+        path = self.folder / "study.json"
+        own = {name: value for name, value in study.model_dump().items() if name in _SETTINGS}
+        before = read_json(path) if path.exists() else own
+        other = [n for n in own if n not in _NAMED and own[n] != before.get(n)]
+        for kind in _NAMED:
+            known = before.get(kind, {})
+            other += [
+                f"{kind}: {n}" for n in own[kind] if own[kind][n] != known.get(n, own[kind][n])
+            ]
+            own[kind] = known | own[kind]
+        if other:
+            raise RunError(
+                f"The results in {self.folder} were made with other settings ({', '.join(other)}; "
+                f"those are in {path.name}). Give the recipe as it was, or another --results."
+            )
+        if keep:
+            write_json(path, own)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
