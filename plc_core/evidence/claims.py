@@ -79,7 +79,8 @@ def verdict(claim: Claim, found: Estimate | None) -> str:
     if found.n < FEWEST or math.isnan(found.low) or math.isnan(found.high):
         return "undecided"
     above, below = found.low > claim.threshold, found.high < claim.threshold
-    if not (above or below):
+    clear = above or below
+    if not clear:
         word = "undecided"
     elif claim.paper in ("–", "not measured"):
         word = "higher" if above else "lower"
@@ -87,10 +88,8 @@ def verdict(claim: Claim, found: Estimate | None) -> str:
         word = "reproduced" if above == claim.above else "not reproduced"
     if word in ("reproduced", "undecided") and claim.published is not None and claim.above:
         word += ", smaller" if found.high * claim.scale < claim.published else ""
-    if not (above or below):
-        return word
     # False where the measure has no interval over pairs.
-    within = abs(found.value - claim.threshold) <= math.hypot(
+    within = clear and abs(found.value - claim.threshold) <= math.hypot(
         (found.high - found.low) / 2, found.over_pairs
     )
     return f"{word}, of these pairs" if within else word

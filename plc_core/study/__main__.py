@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         results = Results(project_path(folder))
         slices = given.slice or list(SLICES)
         wanted = {name: list(jobs_of(study, name))[: given.jobs] for name in slices}
-        results.agree_with(study)
         if given.what == "status":
+            results.agree_with(study)
             return _status(wanted, results)
         with results.alone():
             results.agree_with(study, keep=True)

@@ -43,6 +43,7 @@ from plc_core.study.reward import RewardHead, response_features, reward_head
 logger = logging.getLogger(__name__)
 
 _SAMPLE_SEED = 20_260_103
+_SIDES = ("chosen", "rejected")
 VISIT_COLUMNS = [
     "pair_id", "step", "margin", "z", "q_clean", "q_flip", "q_tie", "weight", "p_flip"
 ]  # fmt: skip
@@ -222,11 +223,11 @@ class Laboratory:
     def _agreement(self, margins: np.ndarray, q_flip: np.ndarray) -> list[dict[str, Any]]:
         probe = self.probe("test")
         if self.study.model == "world":
-            gap = probe.pairs["score_chosen"] - probe.pairs["score_rejected"]
-            return measures.agreement(margins, q_flip, gap.to_numpy(), probe.longer)
-        rows = list(probe.tokens)
-        chosen, rejected = (self._rewards_of(rows, side) for side in ("chosen", "rejected"))
-        return measures.agreement(margins, q_flip, chosen - rejected, probe.longer)
+            rewards = [probe.pairs[f"score_{side}"].to_numpy() for side in _SIDES]
+        else:
+            rows = list(probe.tokens)
+            rewards = [self._rewards_of(rows, side) for side in _SIDES]
+        return measures.agreement(margins, q_flip, rewards[0] - rewards[1], probe.longer)
 
     def _rewards_of(self, rows: Sequence[dict[str, Any]], side: str) -> np.ndarray:
         if side not in self._rewards:
