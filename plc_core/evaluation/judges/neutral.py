@@ -39,9 +39,7 @@ _HEADER = re.compile(
     r"(?:user|assistant|system|human)\b[^\w\n]{0,4}:",
     re.IGNORECASE,
 )
-_TOKEN = re.compile(
-    r"<(?:\|[^<>|\n]{1,60}\|>|/?s>|(?:start|end)_of_turn>|</?SYS>>)", re.IGNORECASE
-)
+_TOKEN = re.compile(r"<(?:\|[^<>|\n]{1,60}\|>|/?s>|(?:start|end)_of_turn>|</?SYS>>)", re.IGNORECASE)
 
 
 def folded(text: str) -> str:

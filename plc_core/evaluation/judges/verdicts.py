@@ -93,14 +93,12 @@ def read_place(text: str) -> str | None:
 
 
 def spelled(conversation: Sequence[Turn], response: str) -> list[str]:
-    """The judge's own marks that these texts spell, each once; they are shown without their form."""
+    """What these texts spell of the judge's own marks, and are shown without; each once."""
     texts = [*(turn["content"] for turn in conversation), response]
     return list(dict.fromkeys(own for text in texts for own in neutralised(text)[1]))
 
 
-def _only(
-    text: str, alike: re.Pattern[str], read: Callable[[str], _Value | None]
-) -> _Value | None:
+def _only(text: str, alike: re.Pattern[str], read: Callable[[str], _Value | None]) -> _Value | None:
     """What all marks of a reply say alike, where one of them at least is well-formed."""
     exact = {read(found) for found in _BRACKETS.findall(text)} - {None}
     said = [said_in(mark) for mark in MARK.finditer(folded(text))]
