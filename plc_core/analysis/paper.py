@@ -110,9 +110,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "method": "string",
         "total_seconds": "float64",
         "total_steps": "int64",
-        "step_seconds": "float64",  # median
-        "step_low": "float64",
+        "step_seconds": "float64",  # median over the windows
+        "step_low": "float64",  # range of the windows' medians
         "step_high": "float64",
+        "windows": "int64",
+        "window_steps": "int64",
+        "overhead": "string",  # as printed; missing for DPO
     },
     "seeds": {
         "table": "string",
