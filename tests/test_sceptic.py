@@ -304,9 +304,8 @@ def test_the_win_rates_at_equal_lengths(made):
 
 def test_the_commercial_judges_table_is_the_papers_with_ones_own_numbers(made):
     runs, evaluation = made
-    table = results(evaluation)
     for decoding in DECODINGS:
-        shown = commercial_table(evaluation, table, decoding)
+        shown = commercial_table(evaluation, decoding)
         assert shown.columns.tolist()[:4] == [
             ("gold", f"world (n={N})", "Single"), ("gold", f"world (n={N})", "WR of scores"),
             ("long", f"world (n={N})", "Single"), ("long", f"world (n={N})", "WR"),

@@ -18,9 +18,7 @@ _SINGLE, _WIN_RATE, _OF_SCORES = "Single", "WR", "WR of scores"
 _MARKS = {"best": "*", "second": "†"}
 
 
-def commercial_table(
-    evaluation: Evaluation, table: pd.DataFrame, decoding: str = "greedy"
-) -> pd.DataFrame:
+def commercial_table(evaluation: Evaluation, decoding: str = "greedy") -> pd.DataFrame:
     """A row a method; for each judge and benchmark the mean single score and the win rate against
     DPO, as published, and the published numbers behind one's own.
 
@@ -30,26 +28,26 @@ def commercial_table(
 
     Args:
         evaluation: judged answers, and verdicts of pairwise judges if any were asked.
-        table: of `results`, a row a cell.
         decoding: greedy, as in the paper, or sampled.
     """
     methods = [m for m in evaluation.methods if m != SFT and not m.startswith(f"{DPO} ")]
-    scored, pairwise = (
-        rows[rows["decoding"] == decoding] if len(rows) else table.iloc[:0]
-        for rows in (table, evaluation.verdict_cells())
+    cells = evaluation.cells()
+    scored, of_scores, pairwise = (
+        rows[rows["decoding"] == decoding] if len(rows) else cells.iloc[:0]
+        for rows in (evaluation.rewards(), cells, evaluation.verdict_cells())
     )
     columns: dict[tuple[str, str, str], dict[str, str]] = {}
     for judge in dict.fromkeys([*scored["judge"], *pairwise["judge"]]):
         for benchmark in dict.fromkeys(scored["benchmark"]):
-            scores, verdicts = (
+            scores, from_scores, verdicts = (
                 rows[(rows["judge"] == judge) & (rows["benchmark"] == benchmark)]
-                for rows in (scored, pairwise)
+                for rows in (scored, of_scores, pairwise)
             )
-            rates = verdicts if len(verdicts) else scores
+            rates = verdicts if len(verdicts) else from_scores
             counts = ", ".join(f"{n:,}" for n in sorted(set(rates["n"])))
             head = (str(judge), f"{_paper_name(benchmark)} (n={counts})")
             if len(scores):
-                bounds = ("reward", "reward_low", "reward_high")
+                bounds = ("reward", "low", "high")
                 columns[*head, _SINGLE] = _column(scores, methods, bounds, 3)
             label = _WIN_RATE if len(verdicts) else _OF_SCORES
             columns[*head, label] = _column(rates, methods, ("win_rate", "low", "high"), 2)
