@@ -105,7 +105,7 @@ def load_pairs(
 
     pairs = cached_pairs(found, origin, read)
     if not len(pairs):
-        raise DataError(nothing_usable(source, pairs, found, encoding))
+        raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}))
     return pairs
 
 
