@@ -62,7 +62,7 @@ def _template_marks(row: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator
     ]
     for name, text in (*turns, ("chosen", pair["chosen"]), ("rejected", pair["rejected"])):
         if is_rendered(text):
-            yield "rendered-template", f"{name} is {shown(text)}"
+            yield "rendered-template", f"{name} is written as a chat template does: {shown(text)}"
         elif spells_template(text):
             yield "spells-template", f"{name} has a mark of a chat template inside it"
 

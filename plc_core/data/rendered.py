@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from plc_core.data.dialogues import ROLES, Turn
@@ -38,7 +39,8 @@ _SPECIAL = (
 )
 # Their marks are plain words: a question with the beginning of its answer must follow.
 _PLAIN = (
-    _template(r"^### (Instruction|Human|User|Response|Assistant|System|Input):", _EOS),
+    _template(r"^### (Instruction|User|Response|Assistant|System|Input):", _EOS),
+    _template(r"### (Human|Assistant):", _EOS),
     _template(r"(?:^|(?<=\s)|(?<=</s>))(USER|ASSISTANT):", _EOS),
 )
 _NAMES = {"instruction": "user", "response": "assistant", "[inst]": "user", "[/inst]": "assistant"}
@@ -55,34 +57,37 @@ _VICUNA = "A chat between a curious "
 _AFTER = re.compile(r"(?:\s|<s>|</s>|<\|endoftext\|>|<\|end_of_text\|>|<eos>)*\Z")
 _LAST = re.compile(
     r"(?:</s>|<\|im_end\|>|<\|eo[tm](?:_id)?\|>|<end_of_turn>|<eos>|<｜end▁of▁sentence｜>"
-    r"|<\|(?:end|endoftext|end_of_text|eos)\|>)\s*\Z"
+    r"|<\|(?:end|endoftext|end_of_text|eos)\|>)\Z"
 )
-_OPEN_ANSWER = re.compile(r"(?:^### (?:Response|Assistant):|(?:^|\s)ASSISTANT:)\s*\Z", re.MULTILINE)
+_OPEN_ANSWER = re.compile(
+    r"(?:^### (?:Response|Assistant)|^Assistant|(?:^|\s)ASSISTANT|GPT4 Correct Assistant):\Z",
+    re.MULTILINE,
+)
+# Of these templates and of others: Command R, Granite, Harmony, GLM and so on.
 _MARKS = re.compile(
-    r"<\|(?:im_start|im_end|start_header_id|end_header_id|header_start|header_end|eot_id|eom_id|eot"
-    r"|begin_of_text|end_of_text|endoftext|system|user|assistant|end|eos)\|>"
-    r"|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|<｜[^｜]{2,30}｜>"
+    r"<\|[A-Za-z_]{2,40}\|>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|<｜[^｜]{2,40}｜>"
 )
+_TOKEN = re.compile(r"<(?:\||/?s>|start_|end_|bos|eos|/?<|｜)")
+_HEADING = re.compile("### (?:Inst|Resp|Hum|Assi|User)")
+_END = 40  # characters, in which a template's last words are
 _SYSTEM = re.compile(r"<<SYS>>\s*(.*?)\s*<</SYS>>\s*(.*)\Z", re.DOTALL)
 
 
 def spells_template(text: str) -> bool:
     """Whether a text holds a special token of a chat template, wherever it is."""
-    return bool(_MARKS.search(text))
+    return ("<" in text or "INST]" in text) and bool(_MARKS.search(text))
 
 
 def is_rendered(text: str) -> bool:
     """Whether a text begins or ends as a chat template writes it."""
     if not _may_be(text):
         return False
-    start = _START.match(text)
-    assert start is not None  # it may be empty
-    body = text[start.end() :]
-    if _LAST.search(text) and not _is_struck_out(text):
+    if _ends(_OPEN_ANSWER, text) or (_ends(_LAST, text) and not _is_struck_out(text)):
         return True
-    if _MARKS.match(text[start.start() :].lstrip()) or _MARKS.match(body):
-        return True
-    return any(_begins(template, body) for template in _PLAIN)
+    body = _body(text)
+    return bool(_MARKS.match(text.lstrip()) or _MARKS.match(body)) or any(
+        _begins(template, body) for template in _PLAIN
+    )
 
 
 def unrendered(text: str) -> list[Turn] | None:
@@ -93,8 +98,7 @@ def unrendered(text: str) -> list[Turn] | None:
     """
     if not _may_be(text):
         return None
-    start = _START.match(text)
-    body = text[start.end() :] if start else text
+    body = _body(text)
     for template in (*_SPECIAL, *_PLAIN):
         if _begins(template, body) and (turns := _turns(template, body)) is not None:
             return turns
@@ -103,32 +107,53 @@ def unrendered(text: str) -> list[Turn] | None:
 
 def without_end(text: str) -> str | None:
     """An answer without the end that a template wrote behind it; None where it has none."""
-    found = _LAST.search(text) if _may_be(text) else None
+    found = _ends(_LAST, text) if _may_be(text) else None
     if found is None or _is_struck_out(text):
         return None
     answer = text[: found.start()]
-    if _MARKS.search(answer) or "</s>" in answer:
+    answer = _body(answer) if _body(answer) != answer.lstrip() else answer
+    if not answer.strip() or _MARKS.search(answer) or "</s>" in answer:
         return None
     return answer.rstrip() if found.group().startswith("</s>") else answer
 
 
+@lru_cache(maxsize=16)  # the same texts of a row are looked at several times
 def _may_be(text: str) -> bool:
     # A look that costs little, as nearly all texts are plain.
-    return "<" in text or "[INST]" in text or "[/INST]" in text or "### " in text or "ANT:" in text
+    return (
+        ("<" in text and bool(_TOKEN.search(text)))
+        or ("### " in text and bool(_HEADING.search(text)))
+        or "INST]" in text
+        or "ANT:" in text
+        or text[-_END:].rstrip().endswith("Assistant:")
+    )
+
+
+def _ends(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    text = text.rstrip()
+    return pattern.search(text, max(0, len(text) - _END))
+
+
+def _body(text: str) -> str:
+    """A text behind its beginning-of-sequence token."""
+    start = _START.match(text)
+    return text[start.end() :] if start else text
 
 
 def _is_struck_out(text: str) -> bool:
     # <s>…</s> is HTML too.
-    return text.rstrip().endswith("</s>") and "<s>" in text and not _MARKS.search(text)
+    return text.rstrip().endswith("</s>") and "<s>" in _body(text) and not _MARKS.search(text)
 
 
 def _begins(template: _Template, body: str) -> bool:
     if template not in _PLAIN:
         return bool(template.header.match(body))
+    if "### " not in body and "ANT:" not in body:
+        return False
     roles = [_role(name) for name in template.header.findall(body)]
     if not roles or roles[0] is None:
         return False
-    if body.startswith(_VICUNA) or _OPEN_ANSWER.search(body):
+    if body.startswith(_VICUNA) or _ends(_OPEN_ANSWER, body):
         return "assistant" in roles
     begins = bool(template.header.match(body)) or body.startswith(_PREFACES[1:])
     return begins and (roles[0] == "assistant" or {"user", "assistant"} <= set(roles))
@@ -154,7 +179,8 @@ def _turns(template: _Template, body: str) -> list[Turn] | None:
             content = system[2]
         if _MARKS.search(content) or "</s>" in content:
             return None
-        turns.append({"role": role, "content": content})
+        if content or role != "system":  # an empty one says nothing
+            turns.append({"role": role, "content": content})
     spoken = [turn["role"] for turn in turns if turn["role"] != "system"]
     if any(one == other for one, other in itertools.pairwise(spoken)):
         return None

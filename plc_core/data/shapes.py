@@ -135,7 +135,7 @@ def _from_votes(
     """
     given = [v for v in votes if v is not None and not (isinstance(v, str) and not v.strip())]
     if not given:
-        raise RowError("no-votes", "nobody voted on the two answers")
+        raise RowError("no-votes", "the row has no vote on its two answers")
     try:
         sides = [parse_vote(vote) for vote in given]
     except DataError as error:

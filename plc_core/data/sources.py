@@ -36,11 +36,13 @@ def load_pairs(
 ) -> Pairs:
     """The validated preference pairs of a public dataset, a local file or folder, or the world.
 
-    Rows that are read: chosen and rejected (text, a dialogue in HH-RLHF's form, or messages ending
-    with the answer), prompt unless the answers hold it, and if there are any system, score_chosen,
-    score_rejected, ratings_chosen, ratings_rejected, votes, source, split; the rankings of Nectar,
-    the annotations of MultiPref, and response_a and response_b with votes. Other fields are kept
-    as metadata. What was read is kept in the cache by content and settings.
+    Rows that are read: chosen and rejected (text, a dialogue in HH-RLHF's form or as a chat
+    template writes it, or messages ending with the answer, as JSON text too), prompt unless the
+    answers hold it, and if there are any system, score_chosen, score_rejected (or chosen-rating,
+    score_w and the like), ratings_chosen, ratings_rejected, votes, source, split; the rankings of
+    Nectar, the annotations of MultiPref, OpenAI's preferred_output and non_preferred_output, and
+    response_a and response_b with votes. Other fields are kept as metadata. What was read is kept
+    in the cache by content and settings.
 
     Args:
         source: a name of `DATASETS`, "world", or a file (JSON lines, JSON, CSV, Parquet or Arrow;
