@@ -256,7 +256,8 @@ def test_scores_are_read_by_the_field_s_names(chosen, rejected):
     assert pairs.dataset["score_chosen"][:] == [1.5, 3]
     assert pairs.dataset["score_rejected"][:] == [2, 3]
     assert pairs.dataset["marks"][:] == [["inverted-scores"], ["equal-scores"]]
-    assert pairs.dataset["metadata"][:] == ["{}"] * 2
+    # The people's own names stay with the pair, for who exports it.
+    assert json.loads(pairs.dataset["metadata"][0]) == {chosen: 1.5, rejected: "2"}
 
 
 def test_a_name_of_its_own_goes_before_the_others_and_words_are_no_scores():

@@ -80,6 +80,44 @@ def moved(model):
             parameter += 0.02 * parameter.abs().mean() * noise
 
 
+def test_pairs_of_the_same_tokens_are_outside_the_adapters_statistics(rows, tmp_path):
+    alike = [row | {"rejected": row["chosen"]} for row in rows[8:]]
+    more = {"objective": build_objective("plc", beta=BETA)}
+    adapted = trainer([*rows[:8], *alike], tmp_path, ObjectiveDPOTrainer, more,
+                      per_device_train_batch_size=16, max_steps=2)  # fmt: skip
+    adapted.current_gradient_accumulation_steps = 1
+    moved(adapted.model)
+    [batch] = adapted.get_train_dataloader()
+    distinct = trl_adapter._distinct(batch)
+    assert distinct.sum() == sum(row["chosen"] != row["rejected"] for row in rows[:8]) >= 7
+    adapted.model.train()
+    with torch.no_grad():
+        adapted.compute_loss(adapted.model, batch)
+    mean, deviation = more["objective"].router.calibration.statistics()
+    half = len(batch["input_ids"]) // 2
+    mask = batch["completion_mask"][:, 1:]
+    with torch.no_grad():
+        logits = adapted.model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+        ).logits[:, :-1]
+    logps = logits.log_softmax(-1).gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+    policy = (logps * mask).sum(1)
+    margin = (
+        BETA
+        * (policy[:half] - policy[half:] - batch["ref_chosen_logps"] + batch["ref_rejected_logps"])[
+            distinct
+        ].double()
+    )
+    assert mean.item() == pytest.approx(margin.mean().item(), abs=1e-5)
+    assert deviation.item() == pytest.approx(margin.std(correction=0).item(), abs=1e-5)
+    adapted.state.log_history.clear()
+    routed = more["objective"].router(margin, 0.0, update=False)
+    adapted.log({})
+    assert adapted.state.log_history[0]["routing/q_flip"] == pytest.approx(
+        routed.flip.mean().item(), abs=1e-4
+    )
+
+
 @pytest.mark.parametrize(
     ("theirs", "name", "options"),
     [

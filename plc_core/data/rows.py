@@ -22,7 +22,7 @@ from plc_core.data.marks import row_marks
 from plc_core.data.pairs import pair_id
 from plc_core.data.rendered import unrendered, without_end
 from plc_core.data.rules import Mark, RowError
-from plc_core.data.scores import Scores, score_marks, scores_of
+from plc_core.data.scores import score_marks, scores_of
 from plc_core.data.votes import VOTES
 
 FIELDS = (
@@ -62,7 +62,7 @@ def normalised(
     found = scores_of(row)
     votes = _votes(row)
     reasoning = _reasoning(row)
-    pair = {
+    pair: dict[str, Any] = {
         "pair_id": pair_id(prompt, chosen, rejected, reasoning),
         "prompt": prompt,
         "chosen": chosen,
@@ -77,7 +77,7 @@ def normalised(
         "warm": False,
         "oracle_state": None,
     }
-    pair["metadata"] = _metadata(row, pair, found, reasoning)
+    pair["metadata"] = _metadata(row, pair, reasoning)
     pair["reasoning"] = reasoning  # not in the schema: the rules over all pairs compare it
     _check_unicode(pair)
     marks += row_marks(row, pair)
@@ -215,11 +215,9 @@ def _reasoning(row: Mapping[str, Any]) -> tuple[str, str]:
     return (chosen or [""])[-1], (rejected or [""])[-1]
 
 
-def _metadata(
-    row: Mapping[str, Any], pair: Mapping[str, Any], found: Scores, reasoning: tuple[str, str]
-) -> str:
+def _metadata(row: Mapping[str, Any], pair: Mapping[str, Any], reasoning: tuple[str, str]) -> str:
     """The fields that are no part of the pair, as JSON."""
-    used = {"prompt", "chosen", "rejected", "source", "split", *found.used}
+    used = {"prompt", "chosen", "rejected", "score_chosen", "score_rejected", "source", "split"}
     used |= {"votes"} if pair["votes"] is not None else set()
     used |= {"system"} if row.get("system") == pair["prompt"][0]["content"] else set()
     # UltraFeedback's `messages` says the chosen dialogue again, and is not kept twice.

@@ -33,12 +33,10 @@ class Scores(NamedTuple):
     Attributes:
         scores: one number an answer.
         ratings: the mean of an answer's ratings.
-        used: names of the fields that the scores were read from.
     """
 
     scores: tuple[float | None, float | None]
     ratings: tuple[float | None, float | None]
-    used: frozenset[str]
 
 
 def scores_of(row: Mapping[str, Any]) -> Scores:
@@ -54,7 +52,6 @@ def scores_of(row: Mapping[str, Any]) -> Scores:
     names = _spelled(tuple(row))
     scores = _both(row, "score_{}", _number)
     ratings = _both(row, "ratings_{}", _mean_rating)
-    used = frozenset(f"score_{side}" for side in SIDES)
     for chosen, rejected in names:
         try:
             found = (
@@ -66,10 +63,10 @@ def scores_of(row: Mapping[str, Any]) -> Scores:
         if found == (None, None):
             continue
         if scores == (None, None):
-            scores, used = found, used | {chosen, rejected}
+            scores = found
         elif ratings == (None, None) and "rating" in f"{chosen}{rejected}".lower():
             ratings = found
-    return Scores(scores, ratings, used)
+    return Scores(scores, ratings)
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import (
     TrainerCallback,
     TrainerControl,
@@ -89,16 +90,24 @@ class CarriesObjective(KnowsTiedWeights):
         """What routes the margins: the objective's own router, or the shadow's."""
         return self.objective.router or self.shadow
 
-    def score(self, logps: PairLogps, training: bool) -> tuple[ObjectiveOutput, Routing | None]:
-        """The objective's output of one micro-batch, and its routing or the shadow's."""
+    def score(
+        self, logps: PairLogps, training: bool, distinct: Tensor
+    ) -> tuple[ObjectiveOutput, Routing | None]:
+        """The objective's output of one micro-batch, and its routing or the shadow's.
+
+        `distinct`, [B], says whether a pair's responses differ in their tokens; others have no
+        routing (NaN).
+        """
         progress = min(self.state.global_step / max(self.state.max_steps, 1), 1.0)
         place = (
             (self._micro_batch, self.current_gradient_accumulation_steps) if training else (0, 1)
         )
-        out = self.objective(logps, progress, place, update=training)
+        out = self.objective(logps, progress, place, update=training, distinct=distinct)
         routing = out.routing
         if routing is None and self.shadow is not None:
-            routing = self.shadow(out.margin, progress, place, training, logps.lengths)
+            routing = self.shadow(out.margin, progress, place, training, logps.lengths, distinct)
+        if routing is not None:
+            routing = Routing(*(torch.where(distinct, x, torch.nan) for x in routing))
         self._micro_batch += training
         return out, routing
 

@@ -175,16 +175,16 @@ class PreferenceTrainer(CarriesObjective):
         chosen, rejected = pair_logps(model, inputs)
         lengths = inputs["lengths"].view(-1, 2)
         logps = PairLogps(chosen, rejected, *inputs["reference"].unbind(1), *lengths.unbind(1))
-        index = inputs["index"]
+        index, distinct = inputs["index"], inputs["distinct"]
         if "counted" in inputs:
             logps = PairLogps(*(x[inputs["counted"]] for x in logps))
-            index = index[inputs["counted"]]
+            index, distinct = index[inputs["counted"]], distinct[inputs["counted"]]
         try:
-            out, routing = self.score(logps, training=model.training)
+            out, routing = self.score(logps, model.training, distinct)
         except NonFiniteError as error:
             raise self.recorder.not_finite(index[error.positions]) from None
         if model.training:
-            self.recorder.add(index, logps, out, routing)
+            self.recorder.add(index, logps, out, routing, distinct)
         if num_items_in_batch is None:
             loss = out.loss.mean()
         else:

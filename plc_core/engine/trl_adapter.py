@@ -117,7 +117,7 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
             *lengths.chunk(2),
         )
         try:
-            out, routing = self.score(logps, training=model.training)
+            out, routing = self.score(logps, model.training, _distinct(inputs))
         except NonFiniteError as error:
             where = f"step {self.state.global_step}, micro-batch {self._micro_batch}"
             raise NonFiniteError(error.positions, where) from None
@@ -137,7 +137,7 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         means = {"q_clean": routing.clean, "q_flip": routing.flip, "q_tie": routing.tie}
         for name, values in (means | {"confidence": routing.confidence}).items():
             # Kept on the device until they are logged: no synchronisation a micro-batch.
-            routed[f"routing/{name}"].append(values.mean())
+            routed[f"routing/{name}"].append(values.nanmean())
 
     def _mode(self) -> str:
         return "train" if self.model is not None and self.model.training else "eval"
@@ -147,9 +147,16 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         mode = self._mode()
         prefix = "eval_" if mode == "eval" else ""
         for name, values in self._routed[mode].items():
-            logs[prefix + name] = float(sum(values) / len(values))
+            logs[prefix + name] = float(torch.stack(values).nanmean())
         self._routed[mode].clear()
         super().log(logs, start_time)
+
+
+def _distinct(inputs: dict[str, Tensor]) -> Tensor:
+    """[B] whether the tokens of a pair's responses differ."""
+    mask = inputs["completion_mask"].bool()
+    chosen, rejected = torch.where(mask, inputs["input_ids"], -1).chunk(2)
+    return (chosen != rejected).any(1)
 
 
 def _refuse_ignored(args: DPOConfig, objective: Objective) -> None:
