@@ -311,6 +311,9 @@ LISTED = {
         {"question": "Hi", "response_j": "Hello", "response_k": "No"}, "missing-answer",
     ),
     "instructions": ({"instruction": "Hi", "input": "", "output": "Hello"}, "missing-answer"),
+    "annotations of another kind": (
+        MULTIPREF | {"normal_worker_annotations": ["Tie", {"overall_pref": "Tie"}]}, "wrong-type",
+    ),
     "an arena's verdict": (AB | {"winner": "model_a"}, "no-votes"),
 }  # fmt: skip
 

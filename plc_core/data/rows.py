@@ -144,7 +144,7 @@ def _prompt(
         prompt = contexts[0] if contexts else []
         if prompt:
             marks.append(("inferred-prompt", "the turns before the answers are the prompt"))
-    elif isinstance(given, str) and (turns := _written(given)) is None:
+    elif (turns := _given_turns(given)) is None:
         prompt = [{"role": "user", "content": given}]
         if contexts and _names_a_turn(given, contexts[0]):
             prompt = contexts[0]
@@ -155,7 +155,7 @@ def _prompt(
         elif contexts:
             raise RowError("two-prompts", "the turns before an answer are not the prompt")
     else:
-        prompt = turns if isinstance(given, str) else turns_of(given, "prompt")
+        prompt = turns
         if isinstance(given, str) and prompt[-1:] == [{"role": "assistant", "content": ""}]:
             prompt = prompt[:-1]  # a text may end with "Assistant:", where the answer begins
         if contexts and not same_turns(prompt, contexts[0]):
@@ -177,9 +177,11 @@ def _prompt(
     return prompt, marks
 
 
-def _written(text: str) -> list[Turn] | None:
-    """The turns of a text that is a dialogue in a form that is known."""
-    return dialogue(text) if is_dialogue(text) else unrendered(text)
+def _given_turns(prompt: Any) -> list[Turn] | None:
+    """The turns of a prompt; None for a text that is no dialogue in a form that is known."""
+    if not isinstance(prompt, str):
+        return turns_of(prompt, "prompt")
+    return dialogue(prompt) if is_dialogue(prompt) else unrendered(prompt)
 
 
 def _names_a_turn(text: str, turns: list[Turn]) -> bool:

@@ -113,8 +113,9 @@ def _from_multipref(row: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(annotations, list):
             raise RowError("wrong-type", f"{name} is not a list")
         for annotation in annotations:
-            vote = annotation.get("overall_pref") if isinstance(annotation, Mapping) else None
-            votes.append(vote)
+            if not isinstance(annotation, (Mapping, type(None))):
+                raise RowError("wrong-type", f"{name} holds a {type(annotation).__name__}")
+            votes.append(annotation.get("overall_pref") if annotation else None)
     used = {"completion_a", "completion_b", "text", "model_a", "model_b", "chosen", "rejected"}
     rest = {name: value for name, value in row.items() if name not in used}
     rest["prompt"] = row.get("text", row.get("prompt"))
