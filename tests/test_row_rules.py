@@ -108,6 +108,7 @@ UNREAD = {
     "Alpaca's input": {"prompt": "### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:"},
     "Vicuna's preface": {"prompt": "A chat between a curious user and an AI. USER: Hi ASSISTANT:"},
     "Command R": {"prompt": "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Hi<|END_OF_TURN_TOKEN|>"},
+    "Mistral's system": {"prompt": "[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST]Hi[/INST]"},
     "OpenChat": {"prompt": "GPT4 Correct User: Hi<|end_of_turn|>GPT4 Correct Assistant:"},
     "plain names": {"prompt": "User: Hi\nAssistant:"},
     "inside messages": {"prompt": [U | {"content": CHATML}]},
@@ -146,7 +147,8 @@ def test_a_text_that_speaks_of_a_template_stays_as_it_is(text, marks):
     [
         {"images": ["a.png"]}, {"image": {"bytes": b"x", "path": None}}, {"video": "a.mp4"},
         {"audio": [0.5]}, {"tools": '[{"type": "function"}]'}, {"documents": [{"text": "x"}]},
-        {"Images": ["a.png"]}, {"prompt": {"messages": [U], "tools": [{"type": "function"}]}},
+        {"Images": ["a.png"]}, {"image_url": "a.png"}, {"chosen_image": b"x"}, {"files": ["a.pdf"]},
+        {"prompt": {"messages": [U], "tools": [{"type": "function"}]}},
         {"prompt": json.dumps({"messages": [U], "tools": [{"type": "function"}]})},
     ],
 )  # fmt: skip
@@ -161,6 +163,7 @@ def test_a_row_with_more_than_text_is_listed(more):
     [
         {"images": []}, {"images": [None]}, {"image": None}, {"tools": "[]"}, {"audio": ""},
         {"image": {"bytes": None, "path": None}}, {"documents": {}}, {"video": False},
+        {"num_images": 0}, {"image": float("nan")}, {"imagery": "vivid"}, {"toolset": "x"},
     ],
 )  # fmt: skip
 def test_an_empty_column_of_images_or_tools_is_nothing(more):

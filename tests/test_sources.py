@@ -117,6 +117,7 @@ CELLS = {
     "ShareGPT": json.dumps([{"from": "human", "value": "Hi"},
                             {"from": "gpt", "value": "He\nsaid 'yo'"}]),
     "the answer alone": json.dumps(SPOKEN[1]),
+    "JSON in JSON": json.dumps(json.dumps(SPOKEN)),
 }  # fmt: skip
 
 
@@ -151,6 +152,7 @@ def test_messages_in_cells_of_text_are_read_in_every_format(tmp_path, kind):
         '[{"from": "user", "to": "root"}]', '{"model": "m", "messages": [{"role": "user", '
         '"content": "Hi"}]}', '[{"role": "user", "content": "Hi"}]\nThat is one message.',
         "{'role': someone}", '[{"role": "user", "content": "Hi"}, 5]', "[", '{"role": "user',
+        '"[1, 2]"', '"[" is a bracket',
     ],
 )  # fmt: skip
 def test_an_answer_that_merely_looks_like_messages_stays_a_text(text):

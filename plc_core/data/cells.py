@@ -16,6 +16,7 @@ _MESSAGES = {
     "response_b", "input", "preferred_output", "non_preferred_output", *WRAPPERS,
 }  # fmt: skip
 _OPENS = re.compile(r"\s*[\[{]")
+_TWICE = re.compile(r"\s*\"\s*[\[{]")  # written as JSON, and that text once more
 _STRUCTURES = re.compile(r"votes|answers|ratings_(chosen|rejected)|\w+_annotations")
 _SPEAKER = re.compile(
     rf"""["'](?:role|from)["']\s*:\s*["'](?:{"|".join((*ROLES, *TOOL_ROLES))})["']""", re.IGNORECASE
@@ -41,7 +42,7 @@ def read_cells(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _cell(name: Any, value: str) -> Any:
-    if not _OPENS.match(value):
+    if not _OPENS.match(value) and not _TWICE.match(value):
         return value
     if name in _MESSAGES:
         return held_messages(value)
@@ -55,6 +56,13 @@ def _cell(name: Any, value: str) -> Any:
 
 def held_messages(text: str) -> Any:
     """The messages that a text is; `UnreadMessages` where it begins like some; else the text."""
+    if _TWICE.match(text):
+        try:
+            inner = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        held = held_messages(inner) if isinstance(inner, str) else text
+        return text if held is inner else held
     if not _SPEAKER.search(text):
         return text
     try:

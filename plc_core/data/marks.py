@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from plc_core.data.dialogues import is_dialogue, plain_text, reasoning_of, shown
@@ -10,10 +12,10 @@ from plc_core.data.rendered import is_rendered, spells_template, unrendered, wit
 from plc_core.data.rules import Mark
 
 # Columns of multimodal, tool and retrieval data, by the names that they have in the field.
-_BEYOND_TEXT = {
-    "image", "images", "video", "videos", "audio", "audios", "tool", "tools", "functions",
-    "document", "documents",
-}  # fmt: skip
+_BEYOND_TEXT = re.compile(
+    r"(\w+_)?(image|img|video|audio)s?(_?(url|path|file|byte|data|base64)s?)?|pixel_values|tools?"
+    r"|functions|files|attachments|(\w+_)?documents?"
+)
 _EMPTY = {"", "[]", "{}", "null", "none", "nan"}
 _LONG_PROMPT = 20  # characters; a shorter one may begin an answer by chance
 
@@ -30,7 +32,7 @@ def row_marks(row: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Mark]
 
 def _beyond_text(row: Mapping[str, Any]) -> Iterator[Mark]:
     for name, value in row.items():
-        if str(name).lower() in _BEYOND_TEXT and _holds_something(value):
+        if _is_beyond_text(str(name)) and _holds_something(value):
             yield "more-than-text", f"the row has {name}"
     for name in _FIELDS:
         value = row.get(name)
@@ -40,6 +42,11 @@ def _beyond_text(row: Mapping[str, Any]) -> Iterator[Mark]:
                     yield "more-than-text", f"{name} has {inner}"
 
 
+@lru_cache(maxsize=1024)
+def _is_beyond_text(name: str) -> bool:
+    return bool(_BEYOND_TEXT.fullmatch(name.lower()))
+
+
 def _holds_something(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in _EMPTY
@@ -47,7 +54,9 @@ def _holds_something(value: Any) -> bool:
         return any(map(_holds_something, value))
     if isinstance(value, Mapping):
         return any(map(_holds_something, value.values()))
-    return value is not None and value is not False
+    if isinstance(value, (int, float)):
+        return value == value and value != 0  # pandas writes a missing value as NaN
+    return value is not None
 
 
 def _template_marks(row: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[Mark]:

@@ -65,7 +65,7 @@ _OPEN_ANSWER = re.compile(
 )
 # Of these templates and of others: Command R, Granite, Harmony, GLM and so on.
 _MARKS = re.compile(
-    r"<\|[A-Za-z_]{2,40}\|>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|<｜[^｜]{2,40}｜>"
+    r"<\|[A-Za-z_]{2,40}\|>|<(?:start|end)_of_turn>|\[/?(?:INST|SYSTEM_PROMPT)\]|<</?SYS>>|<｜[^｜]{2,40}｜>"
 )
 _TOKEN = re.compile(r"<(?:\||/?s>|start_|end_|bos|eos|/?<|｜)")
 _HEADING = re.compile("### (?:Inst|Resp|Hum|Assi|User)")
