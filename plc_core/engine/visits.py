@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from plc_core.engine.host_copy import HostCopy
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.objective.reduction import (
@@ -30,36 +30,18 @@ _STEPS_A_FILE = 16
 _SECONDS_BETWEEN_FILES = 10.0
 
 
-class _HostCopy:
-    """A tensor on its way to the host; who asks for it waits for it, and for nothing after it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        self._copy = whole.detach().to("cpu", non_blocking=whole.is_cuda, copy=True)
-        self._there = torch.cuda.Event() if whole.is_cuda else None
-        if self._there is not None:
-            self._there.record()
-
-    def numpy(self) -> np.ndarray:
-        """The tensor's values."""
-        if self._there is not None:
-            self._there.synchronize()
-        values: np.ndarray = self._copy.numpy()
-        return values
-
-
 @dataclass
 class _Step:
     """What an optimizer step leaves, on its way from the device."""
 
     step: int
     epoch: float
-    index: _HostCopy  # [B], rows of the training set
-    values: _HostCopy  # [B, V], of _VALUES
-    calibration: _HostCopy | None  # mean and deviation of the margins' EMA
+    index: HostCopy  # [B], rows of the training set
+    values: HostCopy  # [B, V], of _VALUES
+    calibration: HostCopy | None  # mean and deviation of the margins' EMA
     sigma_min: float = 0.0
     row: dict[str, float] = field(default_factory=dict)  # of metrics, as far as the host knows it
-    grad_norm: _HostCopy | None = None
+    grad_norm: HostCopy | None = None
 
 
 class VisitRecorder:
@@ -91,7 +73,7 @@ class VisitRecorder:
         # A GPU goes on while the host reads; a CPU has computed what it was asked for.
         self.reads_later = torch.cuda.is_available()
         self._micro_batches: list[tuple[Tensor, Tensor]] = []
-        self._finite: list[_HostCopy] = []  # of the margins of each micro-batch
+        self._finite: list[HostCopy] = []  # of the margins of each micro-batch
         self._closed: _Step | None = None
         self._ended: list[_Step] = []
         self._steps: list[dict[str, Any]] = []
@@ -123,7 +105,7 @@ class VisitRecorder:
         self._micro_batches.append((index, torch.stack([c.to(torch.float64) for c in columns], 1)))
         # Known once this forward is done, while the device is at its backward.
         # The margin alone: through the EMA, one broken margin breaks the losses of all the others.
-        self._finite.append(_HostCopy(out.margin.isfinite()))
+        self._finite.append(HostCopy(out.margin.isfinite()))
 
     def close_step(self, step: int, epoch: float, router: Router | None) -> None:
         """Take the step's visits together, after its backward is asked for, before its update.
@@ -141,9 +123,9 @@ class VisitRecorder:
             rows = objects_over_ranks(places.cpu().numpy()[broken])
             raise self.not_finite(np.concatenate(rows))
         table = self._with_posterior(places, values)
-        self._closed = _Step(step, epoch, _HostCopy(places), _HostCopy(table), None)
+        self._closed = _Step(step, epoch, HostCopy(places), HostCopy(table), None)
         if router is not None:
-            self._closed.calibration = _HostCopy(torch.stack(router.calibration.statistics()))
+            self._closed.calibration = HostCopy(torch.stack(router.calibration.statistics()))
             self._closed.sigma_min = router.calibration.sigma_min
 
     def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
@@ -194,7 +176,7 @@ class VisitRecorder:
         if gamma is not None:
             step.row["gamma"] = gamma
         if grad_norm is not None:
-            step.grad_norm = _HostCopy(torch.as_tensor(grad_norm))
+            step.grad_norm = HostCopy(torch.as_tensor(grad_norm))
         self._ended.append(step)
         self._progress = step.step + 1, total_steps
         if not self.reads_later:
