@@ -37,6 +37,7 @@ RULES: dict[str, Rule] = {
     ),
     "two-prompts": Rule("the answers continue different dialogues", "drop", False),
     "not-unicode": Rule("a lone surrogate, which no file in UTF-8 can hold", "drop", False),
+    "no-tie": Rule("no two of the row's answers have the same score", "drop", False),
     "unknown-vote": Rule("a vote is not among those that are known", "error", False),
     "identical": Rule("both answers are the same text: a tie that trains nothing", "drop"),
     "nearly-identical": Rule(
@@ -67,6 +68,7 @@ RULES: dict[str, Rule] = {
     "split-leak": Rule("the prompt occurs in more than one split", "keep"),
     "other-split": Rule("the row is of a split that was not asked for", "drop"),
     "not-sampled": Rule("the row is not in the sample that was asked for", "drop"),
+    "held-out": Rule("the pair is kept out of training, to be read zero-shot", "drop", False),
     "template-refused": Rule("the model's chat template cannot render the pair", "drop", False),
     "template-rewritten": Rule(
         "the chat template writes an answer otherwise than it is: it strips white space, adds or "
