@@ -161,11 +161,11 @@ def held_out_pairs(run: Run, count: int, progress: Progress | None = None) -> Pa
     """Pairs that a run was not trained on, with their labels as they were read.
 
     The first `count` of the part of its pairs that the run held out, if it did; else fresh ones of
-    the world, or the first rows of its data's test split. Fresh ones have clean labels and belong
-    to the run's seed; `count` is of their prompts.
+    the world, or of its data's test split those whose prompts it was not trained on. Fresh ones
+    have clean labels and belong to the run's seed; `count` is of their prompts.
 
     Raises:
-        DataError: where the data have no test split and the run held nothing out.
+        DataError: where there are none, as the run held nothing out.
     """
     own = _config_of(run)
     if own.held_out:
@@ -174,7 +174,7 @@ def held_out_pairs(run: Run, count: int, progress: Progress | None = None) -> Pa
         pairs = first_pairs(held_out, count)
         return mark_oracle_states(pairs) if own.data == "world" else pairs
     if own.data != "world":
-        return _test_split(own, count)
+        return _test_split(run, own, count)
     # The world's pairs are samples of its one starting policy, whatever the run's model is.
     policy, tokenizer = load_policy("world")
     seed = _HELD_OUT_SEED + own.seed
@@ -199,29 +199,41 @@ def held_out_ties(run: Run, count: int, rate: float, progress: Progress | None =
             policy, tokenizer, tie_prompts(size), seed, progress or Progress(run), size
         )
     else:
-        trained = {prompt_digest(turns) for turns in run.pairs(["prompt"])["prompt"]}
-        pool = of_prompts(read_tie_pool(own, progress or Progress(run)), trained, inside=False)
+        pool = read_tie_pool(own, progress or Progress(run))
+        pool = of_prompts(pool, _trained_prompts(run), inside=False)
     ties = inject_ties(pairs, pool, rate, own.seed)
     return mark_oracle_states(ties) if own.data == "world" else ties
 
 
-def _test_split(config: TrainConfig, count: int) -> Pairs:
+def _test_split(run: Run, config: TrainConfig, count: int) -> Pairs:
+    """The first `count` pairs of the data's test split whose prompts the run was not trained on.
+
+    A file that names no split is read as any: its pairs beyond `num_pairs` are such.
+    """
     files = config.data_files
+    why = "the run was trained on all of its prompts"
     try:
-        return load_pairs(
+        pairs = load_pairs(
             config.data if config.data in DATASETS else project_path(config.data),
-            count,
             split="test",
             files=project_path(files) if files else None,
             revision=config.data_revision,
             columns=config.data_columns,
             actions=config.data_actions,
         )
+        unseen = of_prompts(pairs, _trained_prompts(run), inside=False)
+        if len(unseen):
+            return first_pairs(unseen, count)
     except DataError as error:
-        raise DataError(
-            f"{error} Pairs that no run was trained on are asked for: where the data have no test "
-            "split, set held_out in common to the number of pairs to keep out of training."
-        ) from None
+        why = str(error)
+    raise DataError(
+        f"{config.data} has no pairs that the run {run.name!r} was not trained on ({why}). Set "
+        "held_out in common to the number of pairs to keep out of training."
+    )
+
+
+def _trained_prompts(run: Run) -> set[str]:
+    return {prompt_digest(turns) for turns in run.pairs(["prompt"])["prompt"]}
 
 
 def _config_of(run: Run, **changes: Any) -> TrainConfig:
