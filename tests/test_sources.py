@@ -292,6 +292,10 @@ def dataset_folder(folder, name):
             "data/test_prefs-00000-of-00001.parquet": [ULTRAFEEDBACK],
             "data/train_sft-00000-of-00001.parquet": [ULTRAFEEDBACK],
         },
+        "ultrafeedback-ties": {
+            "flan.jsonl": [ULTRAFEEDBACKS_ANSWERS],
+            "truthful_qa.jsonl": [ULTRAFEEDBACKS_ANSWERS],
+        },
         "hh-rlhf": {
             "harmless-base/train.jsonl.gz": [HH],
             "helpful-base/train.jsonl.gz": [HH | {"rejected": HH["rejected"] + " Or not."}],
