@@ -21,7 +21,7 @@ from plc_core.evidence.estimates import (
 )
 from plc_core.evidence.files import COLUMNS, FILES
 from plc_core.evidence.numbers import gap, training_time, within_sources
-from plc_core.evidence.report import EvidenceConfig, bill, by_rate, open_evidence
+from plc_core.evidence.report import EvidenceConfig, beside_the_paper, bill, by_rate, open_evidence
 from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
 from plc_core.study.results import Results
@@ -87,9 +87,14 @@ def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
         "read of training pairs at their first visit",
         "preference-trained on UltraFeedback",
         "a linear head on this policy&#39;s own starting weights",
-        "61 optimizer steps of all weights; the paper&#39;s are 955 of LoRA",
     ):
         assert said in report or said.replace("&#39;", "'") in report, said
+
+
+def test_the_report_says_how_short_the_runs_are_beside_the_papers():
+    said = beside_the_paper(read_study("smollm2"))
+    assert "61 optimizer steps of all weights; the paper's are 955 of LoRA" in said
+    assert "optimizer steps" not in beside_the_paper(Study("none"))
 
 
 def test_every_claim_says_of_which_pairs_it_is(study):
