@@ -12,6 +12,7 @@ from plc_core.data import DATASETS, DataError, inject_ties, load_pairs, split_he
 from plc_core.data.held_out import prompt_digests
 from plc_core.engine.training_pairs import read_tie_pool, trained_and_held_out
 from plc_core.evaluation.probe import held_out_pairs, held_out_ties
+from plc_core.experiments.ties import ExactTieConfig
 from plc_core.progress import Progress
 
 ASPECTS = ("helpfulness", "honesty", "instruction_following", "truthfulness")
@@ -113,6 +114,12 @@ def test_the_dataset_is_pinned_and_a_file_serves_as_well(copy: Path) -> None:
     assert set(found(read_tie_pool(config, Progress()))) == {"one tie", "two ties", "three alike"}
     with pytest.raises(ValidationError, match="tie_rate needs a tie_pool: a file of pairs with"):
         TrainConfig(name="x", data="hh-rlhf", tie_rate=0.3)
+    # So the tables of exact ties start from a recipe of the paper's alone.
+    study = ExactTieConfig(
+        name="x", recipe="paper/qwen2.5-7b", benchmarks=["vicuna"], judge="some/model",
+        common={"held_out": 8000},
+    )  # fmt: skip
+    assert study.variants()["dpo 0.3"] == {"objective": "dpo", "tie_rate": 0.3}
     # Read as pairs, such rows are listed and never guessed.
     with pytest.raises(DataError, match="holds several answers, not a pair"):
         load_pairs(copy / "flan.jsonl")
