@@ -50,7 +50,7 @@ ROWS = [
         answer("d", None, "N/A")),
     row("one was ten", answer("a", 10.0, 1), answer("b", 10.0, 5), answer("c", 6.0),
         answer("d", 2.0)),
-    row("both are ten", answer("a", 10.0, 5), answer("b", 10.0, 4), answer("c", 6.0),
+    row("both are ten", answer("a", 10.0, 5), answer("b", 10.0, 5), answer("c", 6.0),
         answer("d", 2.0)),
     row("no scores", answer("a", None, "N/A"), answer("b", None, "N/A")),
 ]  # fmt: skip

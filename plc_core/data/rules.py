@@ -27,6 +27,7 @@ class Rule:
 # In the order in which they are applied: a row that is dropped meets no later rule.
 RULES: dict[str, Rule] = {
     "wrong-type": Rule("a field holds something else than it should", "drop", False),
+    "no-tie": Rule("no two of the row's answers have the same score", "drop", False),
     "missing-answer": Rule("an answer is null or missing", "drop", False),
     "empty-answer": Rule("an answer is an empty text", "drop", False),
     "blank-answer": Rule("an answer is white space or invisible characters only", "drop", False),
@@ -37,7 +38,6 @@ RULES: dict[str, Rule] = {
     ),
     "two-prompts": Rule("the answers continue different dialogues", "drop", False),
     "not-unicode": Rule("a lone surrogate, which no file in UTF-8 can hold", "drop", False),
-    "no-tie": Rule("no two of the row's answers have the same score", "drop", False),
     "unknown-vote": Rule("a vote is not among those that are known", "error", False),
     "identical": Rule("both answers are the same text: a tie that trains nothing", "drop"),
     "nearly-identical": Rule(

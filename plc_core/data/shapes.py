@@ -26,8 +26,7 @@ def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     response_b by votes of a, b or tie are recognised by their fields; other rows stay as they are.
 
     Raises:
-        RowError: for a ranking without two ranks, a vote that is not known, or several scored
-            answers, of which `load_pairs` reads the ties where it is told to.
+        RowError: for a ranking without two ranks, or a vote that is not known.
     """
     # A table gives every row all the names, and null where one has no such.
     given = {name for name, value in row.items() if value is not None}
