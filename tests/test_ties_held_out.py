@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +14,9 @@ from plc_core.data.held_out import prompt_digests
 from plc_core.engine.training_pairs import read_tie_pool, trained_and_held_out
 from plc_core.evaluation.probe import held_out_pairs, held_out_ties
 from plc_core.experiments.ties import ExactTieConfig
+from plc_core.files import RunError
 from plc_core.progress import Progress
+from tests.fake_run import change_json
 
 ASPECTS = ("helpfulness", "honesty", "instruction_following", "truthfulness")
 
@@ -197,6 +200,11 @@ def test_data_without_a_test_split_say_how_to_hold_pairs_out(
     )  # fmt: skip
     with pytest.raises(DataError, match=r"trained on all of its prompts.*Set held_out in common"):
         held_out_pairs(train(config), 10)
+    # A run of before there was such a parameter goes on: it held nothing out.
+    change_json(tmp_path / "runs" / "r" / "run.json", config=without(config, "held_out"))
+    assert train(config.model_copy(update={"resume": True})).is_trained
+    with pytest.raises(RunError, match="other parameters: held_out changed"):
+        train(config.model_copy(update={"resume": True, "held_out": 10}))
     part = train(TrainConfig(**config.model_dump() | {"name": "part", "num_pairs": 40}))
     rest = held_out_pairs(part, 10)
     assert [pair["chosen"] for pair in rest.dataset] == [f"good {n}" for n in range(40, 50)]
@@ -208,6 +216,10 @@ def test_ties_of_the_pool_are_oriented_at_random_and_marked(copy: Path, pairs_fi
     ties = [pair for pair in changed.dataset if pair["injected_tie"]]
     assert len(ties) == 3
     assert {pair["source"] for pair in ties} == {"ultrafeedback"}
+
+
+def without(config: TrainConfig, name: str) -> dict[str, Any]:
+    return {k: v for k, v in config.model_dump().items() if k != name}
 
 
 def tiny(folder: Path) -> str:
