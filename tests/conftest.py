@@ -22,6 +22,14 @@ def study_runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory):
+    """Real benchmarks' shapes and the runs of the studies on them; see tests/real_shapes.py."""
+    from tests.real_shapes import Shapes  # loads torch
+
+    return Shapes(tmp_path_factory.mktemp("shapes"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
     """One cache for the whole session: what one test samples, the next one reuses."""

@@ -311,6 +311,15 @@ ULTRAFEEDBACK = {
     "messages": messages("What is rust?", "Iron oxide."),
     "score_chosen": 8.5, "score_rejected": 6.0,
 }  # fmt: skip
+ULTRAFEEDBACKS_ANSWERS = {
+    "source": "flan", "instruction": "What is rust?", "models": ["a", "b", "c", "d"],
+    "completions": [
+        {"model": model, "response": response, "overall_score": score}
+        for model, response, score in zip(
+            "abcd", ("Iron oxide.", "Oxide.", "A game.", "Tea."), (7.5, 7.5, 6.0, 2.0), strict=True
+        )
+    ],
+}  # fmt: skip
 HH = {
     "chosen": "\n\nHuman: What is rust?\n\nAssistant: Iron oxide.",
     "rejected": "\n\nHuman: What is rust?\n\nAssistant: A game.",
@@ -352,6 +361,10 @@ def dataset_folder(folder, name):
             "data/test_prefs-00000-of-00001.parquet": [ULTRAFEEDBACK],
             "data/train_sft-00000-of-00001.parquet": [ULTRAFEEDBACK],
         },
+        "ultrafeedback-ties": {
+            "flan.jsonl": [ULTRAFEEDBACKS_ANSWERS],
+            "truthful_qa.jsonl": [ULTRAFEEDBACKS_ANSWERS],
+        },
         "hh-rlhf": {
             "harmless-base/train.jsonl.gz": [HH],
             "helpful-base/train.jsonl.gz": [HH | {"rejected": HH["rejected"] + " Or not."}],
@@ -389,7 +402,10 @@ def test_every_public_dataset_is_read_from_a_local_copy(tmp_path, name):
         assert (pair["chosen"], pair["rejected"]) == ("Quite.", "No.")
     else:
         assert pair["prompt"] == [{"role": "user", "content": "What is rust?"}]
-        assert pair["chosen"] == "Iron oxide."
+        best = ["Iron oxide."]
+        if name == "ultrafeedback-ties":
+            best.append("Oxide.")  # as good
+        assert pair["chosen"] in best
     assert set(pairs.dataset["split"]) == {"train"}
     assert pairs.origin["repository"] == DATASETS[name].repository
     assert all(len(file["sha256"]) == 64 for file in pairs.origin["files"])

@@ -29,6 +29,7 @@ class Rule:
 # In the order in which they are applied: a row that is dropped meets no later rule.
 RULES: dict[str, Rule] = {
     "wrong-type": Rule("a field holds something else than it should", "drop", False),
+    "no-tie": Rule("no two of the row's answers have the same score", "drop", False),
     "missing-answer": Rule("an answer is null or missing", "drop", False),
     "empty-answer": Rule("an answer is an empty text", "drop", False),
     "blank-answer": Rule("an answer is white space or invisible characters only", "drop", False),
@@ -90,6 +91,7 @@ RULES: dict[str, Rule] = {
     "split-leak": Rule("the prompt occurs in more than one split", "keep"),
     "other-split": Rule("the row is of a split that was not asked for", "drop"),
     "not-sampled": Rule("the row is not in the sample that was asked for", "drop"),
+    "held-out": Rule("the pair is kept out of training, to be read zero-shot", "drop", False),
     "template-refused": Rule("the model's chat template cannot render the pair", "drop", False),
     "template-rewritten": Rule(
         "the chat template writes an answer otherwise than it is: it strips white space, adds or "

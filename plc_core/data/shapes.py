@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plc_core.data.answers import exact_ties, has_answers
 from plc_core.data.cells import held_messages
 from plc_core.data.dialogues import dialogue, is_dialogue, turns_of
 from plc_core.data.pairs import DataError
@@ -36,6 +37,9 @@ def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     # A table gives every row all the names, and null where one has no such.
     given = {name for name, value in row.items() if value is not None}
+    if has_answers(row) and not given & {"chosen", "rejected"}:
+        exact_ties(row)  # says why it has none
+        raise RowError("wrong-type", "completions holds several answers, not a pair")
     if given & {"chosen", "rejected"}:
         return row
     if "answers" in given and isinstance(row["answers"], list):

@@ -168,7 +168,9 @@ def _open(config: TrainConfig) -> None:
     before = run.info.get("config")
     if not isinstance(before, dict):
         raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
-    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before.get(k) != v]
+    # A parameter that did not exist when the run began had its default.
+    before = TrainConfig.model_validate({"name": run.name}).model_dump() | before
+    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before[k] != v]
     if changed:
         raise RunError(
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "

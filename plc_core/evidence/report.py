@@ -77,6 +77,22 @@ def provenance_table(*studies: Study) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("study").fillna("")
 
 
+def beside_the_paper(study: Study) -> str:
+    """What a reader has to know before comparing the study's numbers with the paper's."""
+    said = (
+        "Routing is read of training pairs at their first visit, each before its own update, but "
+        "where the table says otherwise. The paper's tie selectivity is of held-out pairs, and its "
+        "exact ties and human votes are read zero-shot, when training has ended; here accuracy, "
+        "disagreement with the reward model and votes alone are of pairs never trained on."
+    )
+    if not study.is_run:
+        return said
+    main = study.jobs[study.jobs["slice"] == "main"]
+    low, high = main["steps"].min(), main["steps"].max()
+    steps = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{said} A run is {steps} optimizer steps of all weights; the paper's are 955 of LoRA."
+
+
 def by_rate(
     study: Study,
     lines: Mapping[str, tuple[str, str, str]],
