@@ -16,6 +16,11 @@ os.environ |= {
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Name bytes by their argument: compressed ones hold the clock, and workers would disagree."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session")
 def study_runs(tmp_path_factory):
     """The runs of the tiny studies, which share them by content."""
