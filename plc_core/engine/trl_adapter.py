@@ -98,10 +98,10 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         super().__init__(model, ref_model, args, **others)
         shadow = None if objective.router is not None else Router()
         self.carry(objective, shadow, posterior=FlipPosterior())
-        columns = self.train_dataset.column_names
-        if INDEX in columns:
+        pairs: Any = self.train_dataset
+        if INDEX in pairs.column_names:
             raise ValueError(f"The training set has a column {INDEX!r}; give it another name.")
-        self.train_dataset = self.train_dataset.add_column(INDEX, range(len(self.train_dataset)))
+        self.train_dataset = pairs.add_column(INDEX, range(len(pairs)))
         self.data_collator = _with_index(self.data_collator)
         self._routed: dict[str, dict[str, list[Tensor]]] = {
             "train": defaultdict(list),
@@ -110,13 +110,15 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if INDEX not in self._signature_columns:
-            self._signature_columns.append(INDEX)
+        columns: Any = self._signature_columns
+        if INDEX not in columns:
+            columns.append(INDEX)
 
     @contextlib.contextmanager
     def recording(self, done: int) -> Iterator[None]:
         """Leave a run folder below `output_dir`, whatever becomes of the training."""
-        pairs = pairs_table(self.train_dataset.remove_columns(INDEX), self._tokenizer)
+        tokens: Any = self.train_dataset
+        pairs = pairs_table(tokens.remove_columns(INDEX), self._tokenizer)
         about = {
             "objective": type(self.objective).__name__,
             "beta": self.objective.beta,
@@ -166,7 +168,7 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
             if index is None:
                 raise
             raise self.recorder.not_finite(index[error.positions]) from None
-        if model.training:
+        if model.training and index is not None:
             self.recorder.add(index, logps, out, routing)
         self._note(routing)
         loss = out.loss.mean()
@@ -215,7 +217,7 @@ def _refuse_ignored(args: DPOConfig, objective: Objective) -> None:
         )
 
 
-def _with_index(collate: Callable[[Sequence[Any]], dict[str, Any]]) -> Callable[..., Any]:
+def _with_index(collate: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     """The collator with `INDEX`, which evaluation's rows do not have."""
 
     def collated(rows: Sequence[Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def begun(output_dir: Path, done: int, pairs: pa.Table, about: Mapping[str, Any]
         pairs: of `pairs_table`.
         about: fields of run.json.
     """
-    found = [None]
+    found: list[str | None] = [None]
     if PartialState().is_main_process:
         root = output_dir / "runs"
         run = _last_of(root, done) if done else None
@@ -100,7 +100,7 @@ def _unended(row: Mapping[str, Any], eos: str) -> dict[str, Any]:
 
 
 def _decoded(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    prompt, chosen, rejected = (tokenizer.decode(row[name]) for name in _TOKENS)
+    prompt, chosen, rejected = (str(tokenizer.decode(row[name])) for name in _TOKENS)
     turns = [{"role": "user", "content": prompt}]
     pair = {"pair_id": pair_id(turns, chosen, rejected), "prompt": turns, "chosen": chosen}
     marks = dict.fromkeys(("flipped", "injected_tie", "warm"), False)
