@@ -515,7 +515,7 @@ def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path
     written = "".join(element.value for element in app.success)
     pairs = pd.read_parquet(path / "pairs.parquet").set_index("pair_id")
     assert "flip 1" in written
-    assert f"in the order of your data: {pairs['flipped'].drop(pair).sum()}." in written
+    assert f"Injected flips undone: {pairs['flipped'].drop(pair).sum()}." in written
     assert "injected flips are undone" in said(app)
     assert len(load_pairs(path / "decisions" / "cleaned.parquet")) == 20
     app.button(key="decide_flip").click().run()
