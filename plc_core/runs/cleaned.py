@@ -143,6 +143,8 @@ def _cleaned(
     result = _conversational(_swapped(table, _SIDES, flips))
     result = _with(result, "votes", pa.array(votes, pa.list_(pa.string())))
     result = result.select([name for name in _PAIR if name in result.column_names])
+    # Whoever wrote the pairs may have described their columns, which are others now.
+    result = result.replace_schema_metadata(None)
     # Sides of the user's columns are those of the data before the run reversed any label.
     metadata = table["metadata"] if "metadata" in table.column_names else None
     users = _swapped(own.table(metadata), own.sides, pc.xor(flips, reversed_before))

@@ -141,7 +141,7 @@ def undo(run: Run) -> Undone | None:
 
 
 def decisions_file(run: Run, name: str) -> Path:
-    """The path of a file in the run's folder of decisions; RunError for one that leads elsewhere."""
+    """The path of a file in the folder of decisions; RunError for one that leads elsewhere."""
     folder = run.path / "decisions"
     path = folder / name
     if folder.is_symlink() or path.is_symlink() or (folder / ".lock").is_symlink():
