@@ -15,6 +15,8 @@ STYLE = """<style>
 h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stCaptionContainer"] p {line-height: 1.45}
 [data-testid="stMetricLabel"] p {font-size: .8rem}
+[data-testid="stMetricValue"] {font-size: 1.45rem}
+[data-testid="stMetricValue"] > div {white-space: normal}
 [data-testid="stVerticalBlock"] {gap: .7rem}
 [data-plc-ahead] :is(.st-key-pair_charts, .st-key-beside) {opacity: .25; pointer-events: none}
 @media (max-width: 1000px) {

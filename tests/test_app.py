@@ -975,7 +975,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
 
 def test_the_app_needs_no_torch() -> None:
     script = (
-        "import sys; sys.path.insert(0, 'app'); import reading, again, pair_view, decision_bar;"
+        "import sys; sys.path.insert(0, 'app'); import reading, again, pair_view, reader;"
         "import plc_core.evaluation.cells, plc_core.evaluation.tables;"
         "sys.exit('torch' in sys.modules)"
     )

@@ -17,7 +17,7 @@ from pair_filter import CORRECTION, Asked, asked_for
 from pair_list import pair_table, pick_order, pick_page, sortable
 from pair_view import pair_charts, pair_html
 from reader import KEYS_SAID, reader
-from reading import config_of, open_training, read_digest, shown_errors
+from reading import is_shadow, open_training, read_digest, shown_errors
 from selection import chosen_pair, head
 
 from plc_core.analysis.inspection.digest import Digest
@@ -97,9 +97,11 @@ def _decisions(run: Run) -> dict[str, Decision]:
 
 def _weight_note(run: Run) -> str:
     """What the weight of this run did; only PLC-DPO corrects by it."""
-    objective = str(config_of(run).get("objective", "plc"))
-    if objective != "plc":
-        return f"{objective} corrects nothing: w is the weight PLC-DPO would have given."
+    if is_shadow(run):
+        return (
+            "Shadow routing: this run reversed nothing. w is the weight PLC-DPO would have given, "
+            f"{CORRECTION} the share of the loss that would be reversed."
+        )
     return f"{CORRECTION} is the share of the pair's loss that was taken with the label reversed."
 
 

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+P_FLIP_FROM = 24
+"""From this optimizer step on, counted from 0, a pair's p_flip may be read: before it there are
+too few margins in memory. Runs of earlier versions wrote one nevertheless; later ones write NaN."""
+
 NOISE_COLUMNS = ["step", "epoch", "noise_rate", "noise_low", "noise_high"]
 """The columns of metrics.parquet that `noise_rate` reads."""
 
