@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -39,7 +40,7 @@ def in_words(cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()))
 
 
-def win_words(cell: Mapping[str, float]) -> str:
+def win_words(cell: Mapping[Any, Any]) -> str:
     """A win rate in percent with its interval, marked where that lies wholly beside 50."""
     if math.isnan(cell["win_rate"]):
         return "–"
@@ -67,15 +68,15 @@ def kl_control_table(
     kls = with_kl(pd.DataFrame({"method": list(opened)}), known).set_index("method")
     rows = []
     for run_name in (one for one in opened if objectives[one] == "plc"):
-        own = float(kls.at[run_name, "kl"])
+        own = float(kls.loc[run_name, "kl"])
         row = {"method": run_name, "KL, nats": _kl(kls, run_name)}
         plain_dpo = [one for one in known if objectives[one] == "dpo"]
         if math.isnan(own) or not plain_dpo:
             missing = "its KL is not kept" if math.isnan(own) else "no DPO run with a KL is chosen"
             rows.append(row | {"KL control": f"not known: {missing}"})
             continue
-        near = min(plain_dpo, key=lambda one: abs(float(kls.at[one, "kl"]) - own))
-        distance = abs(float(kls.at[near, "kl"]) - own)
+        near = min(plain_dpo, key=lambda one: abs(float(kls.loc[one, "kl"]) - own))
+        distance = abs(float(kls.loc[near, "kl"]) - own)
         if not own > 0 or distance > TOLERANCE * own:
             said = f"none chosen moved as far; the nearest is {near}, {_kl(kls, near)}"
             rows.append(row | {"KL control": said})
@@ -88,5 +89,5 @@ def kl_control_table(
 
 
 def _kl(kls: pd.DataFrame, name: str) -> str:
-    kl, low, high = (float(kls.at[name, column]) for column in ("kl", "kl_low", "kl_high"))
+    kl, low, high = (float(kls.loc[name, column]) for column in ("kl", "kl_low", "kl_high"))
     return "–" if math.isnan(kl) else f"{kl:.2f} [{low:.2f}, {high:.2f}]"

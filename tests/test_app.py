@@ -21,6 +21,7 @@ from plc_core.analysis import audit
 from plc_core.analysis.inspection.answers import judged
 from plc_core.analysis.inspection.digest import kept
 from plc_core.analysis.inspection.preparing import prepare
+from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.analysis.statistics import mann_whitney, read_aloud
 from plc_core.analysis.studies.hard_pairs import hard_pair_table, hard_pairs_shown
 from plc_core.analysis.studies.votes import agreement, agreement_sentence, agreement_shown
@@ -54,7 +55,7 @@ Opened = Callable[..., AppTest]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One runs directory with every kind of run, its odd texts included."""
     root = tmp_path_factory.mktemp("runs")
-    good = write_fake_run(root, "good", seed=9, votes=True, ties=12)
+    good = write_fake_run(root, "good", seed=9, batch=5, votes=True, ties=12)
     write_fake_answers(good)
     write_fake_run(
         root, "other", seed=1, epochs=2, oracle=False, sources=("one", "two"), posterior=False
@@ -131,6 +132,11 @@ def shown_html(app: AppTest) -> str:
     """The pair on the screen as HTML; empty without one."""
     shown = read_by(app)
     return shown["pairs"][shown["current"]] if shown.get("current") else ""
+
+
+def table_with(app: AppTest, column: str) -> pd.DataFrame:
+    """The first table on the page with such a column."""
+    return next(table.value for table in app.dataframe if column in table.value)
 
 
 def first_pair(root: Path, run: str, place: int = 0) -> str:
@@ -450,13 +456,64 @@ def test_routing_counts_what_the_audit_counts(opened: Opened, runs: Path) -> Non
         assert shown[f"mean q\\_{state}"] == f"{mean:.3f}"
 
 
-def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened) -> None:
-    told = said(opened("views/routing.py", run="good"))
-    assert r"**27.0%** \[21.0%, 33.0%\]" in told
+def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened, tmp_path: Path) -> None:
+    tile = "reversed labels, estimate"
+
+    def tiles(app: AppTest) -> dict[str, str]:
+        return {metric.label: metric.value for metric in app.metric}
+
+    app = opened("views/routing.py", run="good")
+    assert r"**27.0%** \[21.0%, 33.0%\]" in said(app)
+    assert tiles(app)[tile] == "27 % [21, 33]"
+    assert tile not in tiles(opened("views/routing.py", run="other"))
+    path = write_fake_run(tmp_path, "early", pairs=40)
+    table = pd.read_parquet(path / "metrics.parquet")
+    unknown = dict.fromkeys(("noise_rate", "noise_low", "noise_high"), float("nan"))
+    table.assign(**unknown).to_parquet(path / "metrics.parquet")
+    assert tiles(opened("views/routing.py", root=tmp_path, run="early"))[tile] == "not known yet"
     assert "share of reversed labels" not in said(opened("views/routing.py", run="other"))
     assert "p_flip" in opened("views/pairs.py", run="good").dataframe[0].value
     assert "p_flip, first visit" in said(opened("views/pairs.py", run="good"))
     assert "p_flip" not in opened("views/pairs.py", run="other").dataframe[0].value
+
+
+def test_pairs_without_a_p_flip_come_last_and_are_blank(opened: Opened, runs: Path) -> None:
+    first = pd.concat(map(pd.read_parquet, (runs / "good" / "visits").iterdir()))
+    early = set(first.loc[first["step"] < P_FLIP_FROM, "pair_id"])
+    assert 0 < len(early) < 200
+    for end in ("0", "1"):
+        link = {"run": "good", "sort": "p_flip", "rising": end}
+        ids = opened("views/pairs.py", **link).dataframe[0].value["pair_id"]
+        assert not early & set(ids)
+        table = opened("views/pairs.py", page="13", **link).dataframe[0].value
+        assert set(table["pair_id"]) <= early
+        assert table.get("p_flip", pd.Series(dtype=float)).isna().all()
+    assert "p_flip, first visit" not in said(opened("views/pairs.py", run="good", pair=min(early)))
+
+
+def test_routing_of_a_run_that_reverses_nothing_looks_like_it(
+    opened: Opened, tmp_path: Path
+) -> None:
+    write_fake_run(tmp_path, "dpo", pairs=40, objective="dpo")
+    write_fake_run(tmp_path, "plc", pairs=40, objective="plc")
+    for run, is_shadow in (("dpo", True), ("plc", False)):
+        app = opened("views/routing.py", root=tmp_path, run=run)
+        labels = [metric.label for metric in app.metric]
+        assert ("loss that would be reversed" in labels) == is_shadow
+        assert ("loss taken reversed" in labels) != is_shadow
+        assert ("which reverses nothing" in said(app)) == is_shadow
+        assert ("Shadow routing" in said(app)) == is_shadow
+        charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+        hatched = [
+            trace.get("marker", {}).get("pattern", {}).get("shape")
+            or trace.get("fillpattern", {}).get("shape")
+            for chart in charts
+            for trace in chart["data"]
+        ]
+        assert (hatched.count("/") == 4) == is_shadow
+        assert ("would be reversed" in said(opened("views/pairs.py", root=tmp_path, run=run))) == (
+            is_shadow
+        )
 
 
 def test_a_click_on_a_point_opens_its_pair(opened: Opened, runs: Path) -> None:
@@ -1063,7 +1120,7 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     shown = app.dataframe[1].value
     assert shown["win_rate"].tolist() == cells["win_rate"].tolist()
     won = cells[(cells["method"] == "plc") & (cells["decoding"] == "greedy")]["wins"].iloc[0]
-    assert len(app.dataframe[2].value) == won
+    assert len(table_with(app, "outcome")) == won
     told = said(app)
     assert "plc answers as trained $x$ **b**" in told
     assert "prompt &lt;b&gt;" in told
@@ -1079,6 +1136,41 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     assert "No run has judged answers" in said(
         opened("views/wins.py", root=write_fake_run(tmp_path / "none", "run", pairs=20).parent)
     )
+
+
+def test_win_rates_mark_only_what_an_interval_shows(opened: Opened, tmp_path: Path) -> None:
+    runs = {
+        "dpo": ("dpo", 1.0, 0.0), "far": ("dpo", 2.1, 0.3),
+        "plc": ("plc", 2.0, 0.3), "best": ("plc", 9.0, 2.0),
+    }  # fmt: skip
+    for number, (name, (objective, kl, lead)) in enumerate(runs.items()):
+        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=objective)
+        write_fake_answers(path, prompts=200, seed=number, kl=kl, lead=lead)
+    app = opened(
+        "views/wins.py", root=tmp_path, run="plc", against="dpo", won_by=["dpo", *list(runs)[1:]]
+    )
+    table = app.dataframe[0].value.set_index("method")
+    assert table.index[0] == "dpo (baseline)"
+    assert set(table.loc["dpo (baseline)"]) == {"50 by definition"}
+    cells = table_with(app, "win_rate").set_index(["method", "decoding"])
+    for (method, decoding), cell in cells.iterrows():
+        text = table.loc[method, decoding]
+        assert text.endswith("▲") == (cell["low"] > 50)
+        assert text.endswith("▼") == (cell["high"] < 50)
+    assert table.loc["best", "greedy"].endswith("▲")
+    assert not table.loc["reference", "greedy"].endswith("▲")
+    controls = table_with(app, "KL control").set_index("method")
+    assert controls.loc["plc", "KL control"].startswith("far, 2.10")
+    against = win_rate_cells(
+        judged({n: open_run(tmp_path / n) for n in ("plc", "far")}, "gold-world"),
+        "far",
+        ("benchmark", "decoding"),
+    ).set_index(["method", "decoding"])
+    rate = against.loc[("plc", "greedy"), "win_rate"]
+    assert controls.loc["plc", "greedy"].startswith(f"{rate:.1f} [")
+    assert "none chosen moved as far; the nearest is far" in controls.loc["best", "KL control"]
+    app = opened("views/wins.py", root=tmp_path, run="plc", against="dpo", won_by=["dpo", "far"])
+    assert not any("KL control" in table.value for table in app.dataframe)
 
 
 def test_win_rates_are_of_runs_that_answered_the_same_prompts(

@@ -115,6 +115,7 @@ def _means(folder: str, _found: Digest) -> dict[str, float]:
 
 def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
     steps = found.steps()
+    reversed_ = steps["weight_flip"].sum() / max(steps["visits"].sum(), 1)
     shadow = is_shadow(run)
     if shadow:
         with st.container(horizontal=True, vertical_alignment="center", key="shadow"):
@@ -126,9 +127,7 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         "mean q_clean": f"{mean['q_clean']:.3f}",
         "mean q_flip": f"{mean['q_flip']:.3f}",
         "mean q_tie": f"{mean['q_tie']:.3f}",
-        "loss that would be reversed"
-        if shadow
-        else "loss taken reversed": f"{steps['weight_flip'].sum() / max(steps['visits'].sum(), 1):.2%}",
+        "loss that would be reversed" if shadow else "loss taken reversed": f"{reversed_:.2%}",
     }
     noise = noise_of(run.path)
     if records_noise(run.path):

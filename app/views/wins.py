@@ -11,6 +11,7 @@ from answers import answers_behind
 from elements import Guide, chart
 from listing import listed, training_runs
 from marking import plain
+from published_box import published_box
 from reading import config_of, open_below, shown_errors
 from selection import chosen_runs, head
 from state import TEXT, TEXTS, kept, value_of
@@ -24,7 +25,7 @@ from plc_core.analysis.inspection.answers import (
     prompt_set,
     read_judgements,
 )
-from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
+from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.analysis.statistics import format_p
 from plc_core.evaluation.cells import win_rate_cells
 from plc_core.evaluation.tables import win_table
@@ -105,7 +106,7 @@ def page() -> None:
             _verdicts(opened, name)
         else:
             _scores(opened, name, right, of)
-    _published(opened)
+    published_box({_objective(opened, run_name) for run_name in opened})
 
 
 def _sets(root: Path, runs: list[str], name: str) -> dict[str, tuple[PromptSet, list[str]]]:
@@ -281,37 +282,6 @@ def _verdicts(opened: Mapping[str, Run], name: str) -> None:
     said = said[["method", "decoding", "n", "win rate, %"]]
     st.dataframe(said, key="verdict_cells", hide_index=True, height="content")
     st.caption(LEGEND)
-
-
-def _published(opened: Mapping[str, Run]) -> None:
-    """The paper's win rates of the methods that these runs trained, on a model and dataset."""
-    st.subheader("Published numbers", anchor=False)
-    cells = published("cells")
-    left, right = st.columns(2)
-    models = sorted(cells["model"].unique())
-    model = left.selectbox("Model", models, key=kept("model", models[0], TEXT, models))
-    datasets = sorted(cells.loc[cells["model"] == model, "dataset"].unique())
-    dataset = right.selectbox("Dataset", datasets, key=kept("data", datasets[0], TEXT, datasets))
-    of = cells[(cells["model"] == model) & (cells["dataset"] == dataset)]
-    wide = of.pivot_table(index="method", columns="benchmark", values="win_rate", sort=False)
-    own = {NAMES.get(_objective(opened, name), "") for name in opened}
-    wide.insert(0, "trained here", [method in own for method in wide.index])
-    st.dataframe(
-        wide.reset_index(),
-        key="published",
-        hide_index=True,
-        height="content",
-        column_config={
-            column: st.column_config.NumberColumn(format="%.1f")
-            for column in wide.columns
-            if column != "trained here"
-        },
-    )
-    st.caption(
-        "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts "
-        "are others than those of the runs above unless you made them so; the numbers stand beside "
-        "for comparison, not as a target."
-    )
 
 
 def _objective(opened: Mapping[str, Run], name: str) -> str:
