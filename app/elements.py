@@ -81,7 +81,7 @@ def explain(guide: Guide, stacked: bool = True) -> None:
     between = "\n\n" if stacked else "  \n"
     st.caption(
         f"**How to read this**{'  ' + chr(10) if stacked else ' · '}{guide.shows}{between}"
-        f"**Healthy** · {guide.healthy}{between}**It does not say** · {guide.silent}"
+        f"**Healthy** · {guide.healthy}{between}**Caveat** · {guide.silent}"
     )
 
 

@@ -51,7 +51,7 @@ def _button(action: str, label: str, key: str, means: str) -> str:
 
 
 HTML = (
-    '<div data-at="root"><div class="bar">'
+    '<div class="plc-reader" data-at="root"><div class="plc-bar">'
     + _button("back", "←", "", "Previous pair")
     + _button("on", "→", "", "Next pair")
     + "".join(
@@ -59,10 +59,10 @@ HTML = (
         for name, (key, means) in MEANS.items()
     )
     + _button("undo", "Undo", "U", "Take back the last decision, then the one before it, …")
-    + '<span class="said" data-at="place"></span>'
-    '<span class="said progress" data-at="progress"></span></div>'
-    '<div class="track"><div data-at="bar"></div></div>'
-    '<div class="saving" data-at="saving" role="status"></div>'
+    + '<span data-at="place"></span>'
+    '<span class="plc-progress" data-at="progress"></span></div>'
+    '<div class="plc-track"><div data-at="bar"></div></div>'
+    '<div class="plc-saving" data-at="saving" role="status"></div>'
     '<div data-at="pane"></div></div>'
 )
 _HERE = Path(__file__).parent
@@ -71,6 +71,7 @@ _component = st.components.v2.component(
     html=HTML,
     css=CSS + (_HERE / "reader.css").read_text(encoding="utf-8"),
     js=(_HERE / "reader.js").read_text(encoding="utf-8"),
+    isolate_styles=False,
 )
 
 

@@ -69,23 +69,26 @@ def kl_control_table(
     rows = []
     for run_name in (one for one in opened if objectives[one] == "plc"):
         own = float(kls.loc[run_name, "kl"])
-        row = {"method": run_name, "KL, nats": _kl(kls, run_name)}
+        row = {"method": run_name}
+        moved = {"KL, nats": _kl(kls, run_name)}
         plain_dpo = [one for one in known if objectives[one] == "dpo"]
         if math.isnan(own) or not plain_dpo:
             missing = "its KL is not kept" if math.isnan(own) else "no DPO run with a KL is chosen"
-            rows.append(row | {"KL control": f"not known: {missing}"})
+            rows.append(row | {"KL control": f"not known: {missing}"} | moved)
             continue
         near = min(plain_dpo, key=lambda one: abs(float(kls.loc[one, "kl"]) - own))
         distance = abs(float(kls.loc[near, "kl"]) - own)
         if not own > 0 or distance > TOLERANCE * own:
             said = f"none chosen moved as far; the nearest is {near}, {_kl(kls, near)}"
-            rows.append(row | {"KL control": said})
+            rows.append(row | {"KL control": said} | moved)
             continue
         both = table[table["method"].isin([run_name, near])]
         cells = win_rate_cells(both, near, ("benchmark", "decoding"), incomplete="common")
         against = {str(cell["decoding"]): win_words(cell) for cell in cells.to_dict("records")}
-        rows.append(row | {"KL control": f"{near}, {_kl(kls, near)}"} | against)
-    return pd.DataFrame(rows)
+        rows.append(row | against | {"KL control": f"{near}, {_kl(kls, near)}"} | moved)
+    table_of_all = pd.DataFrame(rows)
+    last = [name for name in ("KL control", "KL, nats") if name in table_of_all]
+    return table_of_all[[name for name in table_of_all if name not in last] + last]
 
 
 def _kl(kls: pd.DataFrame, name: str) -> str:

@@ -167,7 +167,7 @@ def test_every_page_opens_every_readable_run(opened: Opened, run: str) -> None:
             continue
         assert len(app.get("plotly_chart")) >= 1
         assert "How to read this" in said(app)
-        assert "It does not say" in said(app)
+        assert "Caveat" in said(app)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def noise_sentence(noise: NoiseRate) -> str:
         f"Estimated share of reversed labels: **{noise.rate:.1%}** "
         f"\\[{noise.low:.1%}, {noise.high:.1%}\\] (95 %), from the margins alone, "
         f"at the end of the first epoch (step {noise.step:,}): later the policy remembers "
-        "its labels. Beside q\\_flip each pair has its calibrated p\\_flip."
+        "its labels. Pairs that were visited later than the first steps have a p\\_flip each."
     )
 
 
@@ -186,7 +186,7 @@ def _charts(run: Run, found: Digest) -> None:
         for measure in MEASURES:
             counted = found.counts(measure)
             cells[measure] = (counted.table, counted.low, counted.high, counted.width)
-        chart("Values over training", over_training(cells), SPREAD, "over_training")
+        chart("Values over training", over_training(cells, is_shadow(run)), SPREAD, "over_training")
     steps, shadow = found.steps(), is_shadow(run)
     left, right = st.columns([0.62, 0.38])
     with left:

@@ -242,7 +242,11 @@ def _scores(
 def _controls(opened: Mapping[str, Run], table: pd.DataFrame, name: str) -> None:
     """PLC-DPO against plain DPO that moved as far: what is left of its win rate beyond moving."""
     objectives = {run: _objective(opened, run) for run in opened}
-    controls = kl_control_table(opened, objectives, table, name)
+    try:
+        controls = kl_control_table(opened, objectives, table, name)
+    except JoinError as error:
+        st.warning(plain(str(error)))
+        return
     if controls.empty:
         return
     with st.container(border=True):

@@ -17,17 +17,22 @@ DENSITY = [[0.0, "rgba(123,97,196,0)"], [0.15, "rgba(123,97,196,0.35)"], [1.0, "
 _VISITS_A_CELL = 12
 
 
-def over_training(cells: Mapping[str, tuple[np.ndarray, float, float, int]]) -> go.Figure:
+def over_training(
+    cells: Mapping[str, tuple[np.ndarray, float, float, int]], shadow: bool = False
+) -> go.Figure:
     """How z, margin, confidence and weight are spread at each stage of training.
 
     `cells` maps a measure to its counts [steps, values], the bounds of the values and the steps
     in a row of cells. Darker is a larger share of the visits of these steps; the line is their
-    median, dotted the 5th and 95th percentile, to the width of a cell.
+    median, dotted the 5th and 95th percentile, to the width of a cell. Of `shadow` routing the
+    weight's title says that it was not applied.
     """
     drawn = {name: cell for name, cell in cells.items() if cell[0].sum()}
     if not drawn:
         return empty("No pair has been visited yet.", 460)
     titles = {"margin": "margin m", "z": "z", "confidence": "confidence C", "weight": "weight w"}
+    if shadow:
+        titles["weight"] += ", not applied"
     figure = make_subplots(
         rows=2,
         cols=2,
