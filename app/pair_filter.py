@@ -52,11 +52,20 @@ class Asked:
     decision: str
     searching: bool = False
 
-    def progress(self, found: Digest, decisions: Mapping[str, Decision]) -> Progress:
-        """How many of the filter's pairs are decided on, whatever decision is asked for."""
+    def progress(self, found: Digest, decisions: Mapping[str, Decision], listed: int) -> Progress:
+        """How many of the filter's pairs are decided on, whatever decision is asked for.
+
+        `listed` are the pairs of the list.
+        """
         made = tuple(d.pair_id for d in decisions.values() if d.decision)
         decided = count(found, replace(self.filter, ids=made)) if made else 0
-        return Progress(decided, count(found, self.filter))
+        return Progress(decided, count(found, self.filter) if self.decision else listed)
+
+    def decided_in_list(self, progress: Progress, listed: int) -> int:
+        """How many of the `listed` pairs are decided on."""
+        if not self.decision:
+            return progress.decided
+        return 0 if self.decision == UNDECIDED else listed
 
     def given(self, decisions: Mapping[str, Decision]) -> Filter:
         """The filter, given the decisions so far."""

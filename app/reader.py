@@ -38,7 +38,7 @@ MEANS = {
 BEHIND, AHEAD = 30, 150
 """So many ids before and after the pair on the screen are known to the browser."""
 
-LEAST_TEXTS, MOST_TEXTS = 2, 32
+LEAST_TEXTS, MOST_TEXTS = 1, 32
 MOST_BYTES = 400_000
 """Of the pairs ahead, so many texts are sent along, more of them while decisions come quickly."""
 
@@ -140,17 +140,17 @@ def _ids(found: Digest, places: Sequence[int] | Ints) -> list[str]:
 def _texts(
     run: Run, found: Digest, places: Ints, row: int | None, ids: list[str], current: str
 ) -> dict[str, str]:
-    """The pair on the screen, the one before it, and those ahead."""
+    """The pair on the screen and those ahead; those before it the browser has seen and keeps."""
     assert row is not None
     whole = bool(st.session_state.get("whole_texts"))
     texts = {current: pair_html(run, found, row, whole).html}
     if current not in ids:
         return texts
     here = ids.index(current)
-    ahead = min(MOST_TEXTS, LEAST_TEXTS + 2 * int(st.session_state.get(_PACE, 0)))
+    ahead = min(MOST_TEXTS, LEAST_TEXTS + 2 * int(st.session_state.pop(_PACE, 0)))
     size = 0
-    for place in (*range(here + 1, min(len(ids), here + 1 + ahead)), here - 1):
-        if place >= 0 and size < MOST_BYTES:
+    for place in range(here + 1, min(len(ids), here + 1 + ahead)):
+        if size < MOST_BYTES:
             texts[ids[place]] = pair_html(run, found, int(places[place]), False).html
             size += len(texts[ids[place]])
     return texts

@@ -66,11 +66,13 @@ def _pairs(root: Path, name: str, asked: Asked) -> None:
             elif pair_id is None and len(view):
                 row = int(view["row"].iloc[0])
             pair_table(view, by, sortable(found), decisions, row)
-            bulk_box(run, found, order, decisions, asked.searching)
+            progress = asked.progress(found, decisions, len(order))
+            made = asked.decided_in_list(progress, len(order))
+            bulk_box(run, found, order, made, asked.searching)
             st.caption(plain(_weight_note(run)))
             st.caption(KEYS_SAID)
         with reading:
-            reader(run, found, order, row, decisions, asked.progress(found, decisions))
+            reader(run, found, order, row, decisions, progress)
             if row is not None:
                 _beside(run, found, row, decisions)
         if row is not None:
