@@ -24,7 +24,7 @@ def written(counts: Mapping[str, int], ties: bool) -> str:
         are = "1 pair prefers nothing" if count == 1 else f"{count:,} pairs prefer nothing"
         said += f" {are} (ties): " + (
             "in the file, marked in the column `tie`. TRL has no ties and would train each as a "
-            "preference for its `chosen`; leave them out for it."
+            "preference for its `chosen`: write the file without ties for it."
             if ties
             else "left out."
         )

@@ -30,9 +30,11 @@ function reader(root) {
   let shown = null; // what stands in the pane
   let pending = []; // not yet on disk, as far as is known here
   let queue = []; // keys pressed while no pair was shown
+  let dropped = 0; // keys of the queue that were given up, as another list came
 
   function take(data, sender) {
     send = sender;
+    const undone = waitsFor && data.acked.client === client && data.acked.seq >= waitsFor;
     if (data.acked.client === client) {
       pending = pending.filter((entry) => entry.seq > data.acked.seq);
       if (data.acked.seq >= sent) sent = 0;
@@ -40,11 +42,16 @@ function reader(root) {
     }
     const known = data.run === view.run ? view.pairs : {};
     const near = new Set(data.ids);
+    if (data.run !== view.run) drop();
     view = { ...data, pairs: { ...data.pairs } };
     for (const id of Object.keys(known)) {
       if (near.has(id) && !(id in view.pairs)) view.pairs[id] = known[id];
     }
-    if (!pending.length) current = data.current;
+    if (!pending.length) {
+      // Moved from elsewhere, as by a click in the list: what waits was not meant for that pair.
+      if (current !== null && current !== data.current && !undone) drop();
+      current = data.current;
+    }
     drain();
     draw();
     flush();
@@ -99,7 +106,13 @@ function reader(root) {
     pending.push({ ...entry, seq: ++seq, run: view.run });
   }
 
+  function drop() {
+    dropped += queue.length;
+    queue = [];
+  }
+
   function press(action) {
+    dropped = 0;
     queue.push(action);
     drain();
     draw();
@@ -108,7 +121,7 @@ function reader(root) {
 
   function drain() {
     while (queue.length && readable() && perform(queue[0])) queue.shift();
-    if (queue.length && current === null && !pending.length) queue = []; // no pair will come
+    if (queue.length && current === null && !pending.length) drop(); // no pair will come
   }
 
   function flush() {
@@ -157,9 +170,11 @@ function reader(root) {
     const keys = queue.length === 1 ? "1 key waits" : `${queue.length} keys wait`;
     at("saving").textContent = queue.length
       ? `${keys} for the pairs to come; Esc drops them`
-      : pending.length
-        ? "saving …"
-        : "";
+      : dropped
+        ? `Keys that waited and were not applied: ${dropped}`
+        : pending.length
+          ? "saving …"
+          : "";
     // What the server drew of another pair, as its charts, fades until it has followed.
     document.documentElement.toggleAttribute("data-plc-ahead", current !== view.current);
   }
@@ -173,7 +188,7 @@ function reader(root) {
     const action =
       DECISIONS[event.key.toLowerCase()] ??
       { ArrowLeft: "back", ArrowRight: "on", u: "undo", U: "undo" }[event.key];
-    if (event.key === "Escape" && queue.length) queue = [];
+    if (event.key === "Escape" && queue.length) drop();
     else if (!action || (view.current === null && action !== "undo")) return;
     else if (action === "undo" && !(view.undoable || pending.length)) return;
     else if (event.repeat && action !== "back" && action !== "on") return;

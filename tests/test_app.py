@@ -407,7 +407,7 @@ def test_runs_without_a_correction_are_shown(opened: Opened, tmp_path: Path) -> 
     titles = app.get("plotly_chart")[0].proto.spec
     assert "mean weight w" in titles
     assert "correction strength" not in titles
-    assert "dpo corrects nothing" in said(opened("views/pairs.py", root=tmp_path))
+    assert "this run reversed nothing" in said(opened("views/pairs.py", root=tmp_path))
     assert "trained with dpo" in said(opened("views/routing.py", root=tmp_path))
 
 
