@@ -198,7 +198,7 @@ def test_the_mean_and_the_worst_over_families(made):
         assert line["cells"] == len(shares) > 1
         assert line["mean"] == pytest.approx(100 * shares.mean())
         assert line["worst"] == pytest.approx(100 * shares.min())
-        assert 100 * shares[line["worst_cell"].split(", ")[-1]] == pytest.approx(line["worst"])
+        assert 100 * shares[line["worst_cell"].split(": ")[-1]] == pytest.approx(line["worst"])
 
 
 def test_the_agreement_of_both_judges(made):
