@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean, bootstrap_strata
-from plc_core.evaluation.win_rate import Incomplete, JoinError, WinRate, joined, win_rate
+from plc_core.evaluation.win_rate import Incomplete, JoinError, WinRate, verdicts, win_rate
 
 
 def win_rate_cells(
@@ -70,7 +69,7 @@ def mean_win_rates(
     for key, own, other in _compared(judged, baseline, [*keys, "benchmark"], baseline_seed):
         benchmark = str(key.pop("benchmark"))
         try:
-            wins.setdefault(tuple(key.items()), {})[benchmark] = outcomes(own, other, incomplete)
+            wins.setdefault(tuple(key.items()), {})[benchmark] = verdicts(own, other, incomplete)
         except JoinError as error:
             raise JoinError(f"{_where(key)}, benchmark {benchmark}: {error}") from None
     rows = []
@@ -85,12 +84,6 @@ def mean_win_rates(
     if not rows:
         raise JoinError(f"No method but the baseline {baseline!r} was judged.")
     return pd.DataFrame(rows)
-
-
-def outcomes(own: pd.Series, other: pd.Series, incomplete: Incomplete = "error") -> pd.Series:
-    """1 for a prompt that `own` wins, 0.5 for a tie, 0 for a loss; as `win_rate` joins them."""
-    left, right, _ = joined(own, other, incomplete)
-    return (np.sign(left - right) + 1) / 2
 
 
 def mean_over_benchmarks(values: Mapping[str, pd.Series]) -> MeanInterval:

@@ -52,8 +52,8 @@ def evaluate_runs(
             judged; and where `config.make` is False, for what would have to be.
     """
     check_contestants(entries, baseline)
-    for asked in (config.judges, config.pairwise_judges):
-        check_judges(asked)
+    for judge_names in (config.judges, config.pairwise_judges):
+        check_judges(judge_names)
     opened = [open_bench(source, config) for source in config.benchmarks]
     benches = {bench.prompts.name: bench for bench in opened}
     if len(benches) < len(opened):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.analysis.statistics import mean_interval
-from plc_core.evaluation.cells import mean_over_benchmarks, outcomes, over_cells, over_seeds
+from plc_core.analysis.statistics import MeanInterval, mean_interval
+from plc_core.evaluation.cells import mean_over_benchmarks, over_cells, over_seeds
 from plc_core.evaluation.judged import CELL, SFT, Evaluation
 from plc_core.evaluation.kl_matching import TOLERANCE
-from plc_core.evaluation.win_rate import JoinError
+from plc_core.evaluation.win_rate import JoinError, verdicts
 
 _GROUP = ["dataset", "model", "seed"]
 _BOUNDS = ("win_rate", "low", "high")
@@ -102,7 +102,7 @@ def _against_controls(
             continue
         against = rewards[tuple((line | {"method": other}).values())]
         of = wins.setdefault(tuple(line[name] for name in side), {})
-        of[line["benchmark"]] = outcomes(own, against, evaluation.incomplete)
+        of[line["benchmark"]] = verdicts(own, against, evaluation.incomplete)
     rows = []
     for row, of in wins.items():
         share = mean_over_benchmarks(of)
@@ -226,17 +226,24 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
 
 def difference(part: pd.DataFrame) -> str:
     """What an interval of `over`, or the spread of several seeds', says of 50 %."""
-    if len(part) == 1:
-        low, high = part.iloc[0]["over_low"], part.iloc[0]["over_high"]
-    else:
-        seeds = part.groupby("seed", sort=False)["over"].mean()
-        if len(seeds) == 1:
-            return "see each benchmark's interval"
-        found = mean_interval(seeds)
-        low, high = found.low, found.high
-    if low > 50:
+    found = bounds(part, "over", "over_low", "over_high")
+    if found.low > 50:
         return "it wins more"
-    return "it wins less" if high < 50 else "no difference shown"
+    return "it wins less" if found.high < 50 else "no difference shown"
+
+
+def bounds(
+    part: pd.DataFrame, value: str = "win_rate", low: str = "low", high: str = "high"
+) -> MeanInterval:
+    """One row's number with its interval over prompts; of several seeds, a row each, their mean
+    with Student's interval over seeds.
+    """
+    if len(part) == 1:
+        line = part.iloc[0]
+        return MeanInterval(line[value], line[low], line[high], 1)
+    if part["seed"].duplicated().any():
+        raise JoinError(f"A seed has several rows; average its benchmarks first: {len(part)} rows.")
+    return mean_interval(part[value])
 
 
 def best_of(table: pd.DataFrame, value: str = "win_rate") -> Mapping[str, str]:
