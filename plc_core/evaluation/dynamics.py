@@ -117,10 +117,9 @@ def _rows(
     rows: list[dict[str, object]] = []
     for kind in next(iter(benches.values())).labels:
         read = {name: _read(run, bench, judge, kind) for name, bench in benches.items()}
-        parts = {name: {name: of} for name, of in read.items()}
-        for benchmark, group in (
-            {MEAN_NAME: read} if len(read) > 1 else {}
-        ).items() | parts.items():
+        groups = {MEAN_NAME: read} if len(read) > 1 else {}
+        groups |= {name: {name: of} for name, of in read.items()}
+        for benchmark, group in groups.items():
             for step in (0, *whole_checkpoints(run)):
                 own = {name: of[step] for name, of in group.items()}
                 row = {"benchmark": benchmark, "method": method, "step": step}

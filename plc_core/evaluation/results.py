@@ -210,9 +210,12 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
             left.append(f"{text} ({difference(part)})")
     one = own.drop_duplicates("seed")
     others = table[table["method"] == baseline].drop_duplicates("seed")
-    text = (
-        f"{method} wins {' and '.join(parts)} against {baseline} on the same data, having moved "
-        f"{one['kl'].mean():.2f} nats a response where {baseline} moved {others['kl'].mean():.2f}"
+    text = f"{method} wins {' and '.join(parts)} against {baseline} on the same data"
+    if one["kl"].isna().all():
+        return f"{text}; how far it moved is not known, as it was not sampled."
+    text += (
+        f", having moved {one['kl'].mean():.2f} nats a response where {baseline} moved "
+        f"{others['kl'].mean():.2f}"
     )
     if not left:
         return f"{text}; no control of like KL was asked for."

@@ -77,7 +77,7 @@ def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFr
             row[f"{decoding}, against full"] = interval(full, "win_rate", "low", "high")
         one = own.drop_duplicates("seed")
         row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
-        row["control (KL)"] = control_text(own)
+        row["control (KL)"] = control_text(own) or "–"
         row["n"] = f"{own['n'].iloc[0]:,}"
         row["paper, mean of 4"] = f"{paper[name]:.1f}"
         rows[name] = row

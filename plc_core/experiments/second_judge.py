@@ -107,7 +107,7 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
             row[head, "WR at the nearest KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         row["KL, nats", ""] = interval(one, "kl", "kl_low", "kl_high", 2)
-        row["control (KL)", ""] = control_text(own)
+        row["control (KL)", ""] = control_text(own) or "–"
         row["n", ""] = f"{own['n'].iloc[0]:,}"
         rows[method] = row
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
@@ -186,4 +186,6 @@ def _share(value: MeanInterval) -> str:
 
 
 def _bounds(value: float, low: float, high: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    if math.isnan(value):
+        return "n/a"
+    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"

@@ -106,7 +106,7 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
             line[f"{decoding}, at the nearest KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         line["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
-        line["control (KL)"] = control_text(own)
+        line["control (KL)"] = control_text(own) or "–"
         line["n"] = f"{own['n'].iloc[0]:,}"
         rate = paper.get((str(name), float(str(value))))
         line["paper, mean of 3"] = "–" if rate is None else f"{rate:.1f}"
