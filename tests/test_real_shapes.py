@@ -465,3 +465,15 @@ def test_greedy_decoding_alone_leaves_nothing_that_is_not_a_number(asked, notebo
     whole = "\n".join(text for text in texts if isinstance(text, str))
     assert "nan" not in whole.lower().replace("nanmean", "")
     assert "sampled" not in whole.replace("as it was not sampled", "")
+
+
+def test_runs_are_shared_between_the_notebooks(asked):
+    """The pairs of the first data set, DPO, PLC-DPO and the control are trained once."""
+    labels = {"02_main_results": f"PLC-DPO, UltraFeedback, {QWEN}"}
+    labels |= {"09_ablations": "PLC-DPO full, pairs, m7b", "10_sensitivity": "PLC-DPO, pairs, m7b"}
+    labels |= {"12_seeds": "PLC-DPO, pairs, m7b", "14_judges": "PLC-DPO, pairs, m7b"}
+    named = set()
+    for notebook, label in labels.items():
+        _, tables = asked(notebook)
+        named.add(json.loads((tables.parent / "run.json").read_text())["runs"][label][0])
+    assert len(named) == 1

@@ -71,7 +71,8 @@ class MainConfig(ContestConfig):
         return {**start, **self.datasets[dataset]}
 
     def variants(self) -> dict[str, dict[str, Any]]:
-        """The runs of all datasets and models."""
+        """The runs of all datasets and models; ValueError for a grid that names others."""
+        self._check_grid()
         return {
             f"{method}, {dataset}, {model}": own
             for (dataset, model), methods in self.parts().items()
@@ -98,8 +99,6 @@ class MainConfig(ContestConfig):
     def _possible(self) -> MainConfig:
         if odd := [name for name in self.transfer if name not in (self.methods or METHODS)]:
             raise ValueError(f"transfer has {', '.join(odd)}, which methods has not")
-        if self.grid:
-            self._check_grid()
         known = dict.fromkeys(published("main_results")["model"])
         if self.paper_model not in known:
             raise ValueError(
@@ -109,6 +108,8 @@ class MainConfig(ContestConfig):
         return self
 
     def _check_grid(self) -> None:
+        if not self.grid:
+            return
         used = {
             "datasets": list(self.grid),
             "models": [model for of in self.grid.values() for model in of],
