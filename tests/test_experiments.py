@@ -133,7 +133,7 @@ def test_a_grid_that_cannot_be_meant_is_refused(grid, sentence):
         ("02_main_results", {"transfer": ["ipo"]}, "transfer has ipo, which methods has not"),
         ("09_ablations", {"benchmarks": ["mt-bench"]}, "'gold' knows the benchmark 'world' alone"),
         ("09_ablations", {"recipe": "small-real"}, "'smollm2-135m', which the benchmark 'world'"),
-        ("02_main_results", {"recipe": "small-real"}, "'smollm2-135m', which models has not"),
+        ("02_main_results", {"recipe": "small-real"}, "'smollm2-135m', which the benchmark"),
         (
             "02_main_results",
             {"recipe": "small-real", "models": ["smollm2-135m"]},

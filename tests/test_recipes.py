@@ -9,6 +9,8 @@ from plc_core.analysis.paper import published
 from plc_core.data import DATASETS
 from plc_core.engine.config import TrainConfig
 from plc_core.experiments import plan_runs
+from plc_core.experiments.contest import BENCHMARK_NAMES
+from plc_core.experiments.main_results import MainConfig
 from plc_core.parameters import notebook_values
 from tests.paths import ROOT
 
@@ -46,6 +48,32 @@ def test_every_setting_of_the_paper_has_a_recipe():
     models = rows["model"].str.lower().replace("phi-2-2.7b", "phi-2")
     ending = ("-" + rows["dataset"].str.lower()).replace("-ultrafeedback", "")
     assert {path.stem for path in (RECIPES / "paper").glob("*.yaml")} == set(models + ending)
+
+
+def test_the_main_table_asks_for_the_papers_57_cells_and_methods():
+    """One call of 02: its ragged grid, under the paper's names of data, models and benchmarks."""
+    asked = yaml.safe_load((RECIPES / "tables" / "57-cells.yaml").read_text())
+    values = notebook_values(ROOT / "notebooks" / "02_main_results.ipynb", asked)
+    config = MainConfig(**values)
+    ours = {ours: paper for paper, ours in BENCHMARK_NAMES.items()}
+    cells = [
+        (dataset, model, ours[benchmark])
+        for (dataset, model), own in config.places().items()
+        for benchmark in (config.benchmarks if own is None else own)
+    ]
+    table = published("cells")
+    keys = ["dataset", "model", "benchmark"]
+    assert len(cells) == 57
+    assert sorted(cells) == sorted(set(table[keys].itertuples(index=False, name=None)))
+    for methods in config.parts().values():
+        assert list(methods) == list(dict.fromkeys(table["method"]))
+    # The models' own recipes differ in nothing else that is trained.
+    first, *others = (
+        yaml.safe_load((RECIPES / "paper" / f"{model.lower()}.yaml").read_text())
+        for model in config.models
+    )
+    for own in others:
+        assert {name for name in own if own[name] != first[name]} == {"name", "model"}
 
 
 @pytest.mark.parametrize(
