@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pandas as pd
@@ -92,7 +93,9 @@ def test_every_pair_is_visited_once_an_epoch_under_its_id(plc):
     assert sorted(visits["pair_id"]) == sorted(pairs["pair_id"])
     assert visits.groupby("step").size().tolist() == [16] * 4
     assert visits["epoch"].tolist() == [step / 4 for step in range(4) for _ in range(16)]
-    assert not visits.isna().any().any()
+    assert not visits.drop(columns="p_flip").isna().any().any()
+    assert visits["p_flip"].isna().all()  # four steps say nothing of how many labels are reversed
+    assert plc.metrics()[["p_flip", "noise_rate", "noise_low", "noise_high"]].isna().all().all()
 
 
 def test_the_visits_are_recomputed_from_the_log_probs_alone(plc):
@@ -116,17 +119,23 @@ def test_the_visits_are_recomputed_from_the_log_probs_alone(plc):
         assert out.loss.mean().item() == pytest.approx(metrics["loss"][step], abs=1e-6)
 
 
-def test_the_flip_posterior_is_recomputed_from_the_margins_strictly_past(plc):
-    posterior, metrics = FlipPosterior(), plc.metrics()
-    for step, rows in plc.visits().groupby("step"):
+def test_the_flip_posterior_is_recomputed_from_the_margins_strictly_past(folder, monkeypatch):
+    short = partial(FlipPosterior, steps=2, pairs=16)
+    monkeypatch.setattr(pipeline, "FlipPosterior", short)
+    run = train(small(folder, "posterior", batch_pairs=8, pairs_per_forward=8))
+    posterior, metrics = short(), run.metrics()
+    for step, rows in run.visits().groupby("step"):
         margins = torch.tensor(rows["margin"].to_numpy())
-        expected = posterior(margins)
         torch.testing.assert_close(
-            torch.tensor(rows["p_flip"].to_numpy()).double(), expected, atol=1e-4, rtol=1e-3
-        )
+            torch.tensor(rows["p_flip"].to_numpy()).double(), posterior(margins),
+            atol=1e-4, rtol=1e-3, equal_nan=True,
+        )  # fmt: skip
         noise = [metrics[f"noise_{name}"][step] for name in ("rate", "low", "high")]
-        assert noise == pytest.approx([float(x) for x in posterior.estimate()], abs=1e-3)
-        posterior.observe(margins)
+        expected = [float(x) for x in posterior.estimate()]
+        assert noise == pytest.approx(expected, abs=1e-3, nan_ok=True)
+        posterior.observe(margins, before_any_update=step == 0)
+    assert metrics["noise_rate"].notna().any()
+    assert metrics["noise_rate"][:3].isna().all()  # the margins of steps 0 and 1 are all noise
 
 
 def test_step_zero_is_the_reference(plc):

@@ -129,20 +129,20 @@ class VisitRecorder:
         if any(counts_over_ranks(int(broken.sum()))):
             rows = objects_over_ranks(places.cpu().numpy()[broken])
             raise self.not_finite(np.concatenate(rows))
-        table = self._with_posterior(places, values)
+        table = self._with_posterior(places, values, before_any_update=step == 0)
         self._closed = _Step(step, epoch, _HostCopy(places), _HostCopy(table), None)
         if router is not None:
             self._closed.calibration = _HostCopy(torch.stack(router.calibration.statistics()))
             self._closed.sigma_min = router.calibration.sigma_min
 
-    def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
+    def _with_posterior(self, places: Tensor, values: Tensor, before_any_update: bool) -> Tensor:
         """Values [B, V] with p_flip and the noise rate, from the steps strictly before this one."""
         margins = values[:, _VALUES.index("margin")]
         values[:, _VALUES.index("p_flip")] = self.posterior(margins)
         noise = torch.stack(self.posterior.estimate(values.device))
         # In the order of the training set, whichever rank and micro-batch had which pair.
         everyone, _ = gather_over_ranks(torch.stack((places.to(margins.dtype), margins), 1))
-        self.posterior.observe(everyone[everyone[:, 0].argsort(), 1])
+        self.posterior.observe(everyone[everyone[:, 0].argsort(), 1], before_any_update)
         return torch.cat((values, noise.expand(len(values), -1)), 1)
 
     def not_finite(self, index: Tensor | np.ndarray) -> RunError:
