@@ -45,7 +45,7 @@ def test_a_run_without_the_estimate_says_so(table):
     "changes",
     [
         {"noise_rate": 0.24, "noise_low": 0.0, "noise_high": 0.48},
-        {"noise_rate": 0.3, "noise_low": 0.04, "noise_high": 0.42},
+        {"noise_rate": 0.3, "noise_low": 0.02, "noise_high": 0.44},
         {"noise_rate": math.nan, "noise_low": math.nan, "noise_high": math.nan},
     ],
     ids=["the prior", "still near it", "margins that have not settled"],

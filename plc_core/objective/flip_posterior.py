@@ -51,8 +51,8 @@ class FlipPosterior:
 
     Everything stays on the margins' device, and nothing waits for it. Probabilities and rate are
     NaN until the margins have settled: the memory is full, and the root mean square of its older
-    half of steps is between half and twice that of its newer half, and ten times that of the margins
-    before the first update.
+    half of steps is between half and twice that of its newer half, and ten times that of the
+    margins before the first update.
 
     Args:
         steps: optimizer steps in memory.
@@ -76,8 +76,9 @@ class FlipPosterior:
             self._noise = values.square().mean()
             return
         self._window.append(values.clone())
-        while len(self._window) > self._steps and self._size() - len(self._window[0]) >= self._pairs:
-            self._window.popleft()
+        kept = self._size()
+        while len(self._window) > self._steps and kept - len(self._window[0]) >= self._pairs:
+            kept -= len(self._window.popleft())
         self._read = None
 
     def __call__(self, margins: Tensor) -> Tensor:
