@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import torch
 from accelerate import PartialState
@@ -41,12 +42,12 @@ from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
+from plc_core.runs.alerts import training_alerts
 from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
 
 _MAY_CHANGE = {"resume", "runs_dir"}
-_NOISE_SHARE = 0.1
 
 
 def train(config: TrainConfig) -> Run:
@@ -247,8 +248,13 @@ def _fit(
     trainer.recorder.flush()
     if trainer.is_world_process_zero():
         tell_progress(run, trainer.state.global_step, steps)
-        # Both at once: who finds the first of them takes the run for finished.
-        run.update_info(trained_steps=trainer.state.global_step, margin_noise=_margin_noise(run))
+        metrics = run.metrics()
+        # All at once: who finds the first of them takes the run for finished.
+        run.update_info(
+            trained_steps=trainer.state.global_step,
+            margin_noise=_margin_noise(metrics),
+            alerts=training_alerts(metrics, steps),
+        )
 
 
 def _warn_of_identical(tokens: Tokens) -> None:
@@ -264,20 +270,13 @@ def _warn_of_identical(tokens: Tokens) -> None:
         logger.warning(sentence)
 
 
-def _margin_noise(run: Run) -> dict[str, float]:
+def _margin_noise(metrics: pd.DataFrame) -> dict[str, float]:
     # Before the first update the margins are 0 but for the numerical noise between the cached
     # reference pass and a differently shaped batch, which low precision makes large.
-    metrics = run.metrics()
-    noise, spread = metrics["margin_std"].iloc[0], metrics["ema_std"].iloc[-1]
-    if noise > _NOISE_SHARE * spread:
-        logger.warning(
-            "The margins' spread at step 0, which is numerical noise, is %.2g against %.2g at the "
-            "end: routing was read from noise to that extent. More steps, a larger learning rate "
-            "or beta, or precision fp32 raise the signal above it.",
-            noise,
-            spread,
-        )
-    return {"step_0_std": noise, "last_ema_std": spread}
+    return {
+        "step_0_std": metrics["margin_std"].iloc[0],
+        "last_ema_std": metrics["ema_std"].iloc[-1],
+    }
 
 
 class _Bar(TrainerCallback):

@@ -23,6 +23,7 @@ from plc_core.objective.reduction import (
 )
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
+from plc_core.runs.alerts import SATURATED, Alerts
 from plc_core.runs.visit_files import VISITS_SCHEMA
 
 _VALUES = [*VISITS_SCHEMA.names[3:], "loss", "noise_rate", "noise_low", "noise_high"]
@@ -98,6 +99,7 @@ class VisitRecorder:
         self._metrics: list[dict[str, Any]] = []
         self._progress: tuple[int, int] | None = None  # steps done, and of the run
         self._status_written = 0.0
+        self._alerts = Alerts(run)
         self._flushed = time.monotonic()
 
     def add(
@@ -247,6 +249,7 @@ class VisitRecorder:
             "accuracy": (margin > 0).mean() + 0.5 * (margin == 0).mean(),
             "reward_chosen": rewards["chosen"],
             "reward_rejected": rewards["rejected"],
+            "saturated": (np.abs(margin) > SATURATED).mean(),
             "weight_mean": visits["weight"].mean(),
         }
         row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie", "p_flip")}
@@ -290,6 +293,8 @@ class VisitRecorder:
                 {name: np.concatenate([s[name] for s in steps]) for name in VISITS_SCHEMA.names}
             )
             self.run.append_metrics(metrics)
+            if self._progress is not None:
+                self._alerts.look(self._progress[1])
 
 
 def tell_progress(run: Run, done: int, total: int) -> None:
