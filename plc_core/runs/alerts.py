@@ -47,9 +47,9 @@ def training_alerts(metrics: pd.DataFrame, total_steps: int) -> list[str]:
         if share >= _MOST_SATURATED:
             found.append(
                 f"Training is saturated: {share:.0%} of the pairs of the last {len(last)} steps "
-                f"have a margin beyond ±{SATURATED:g} (mean loss {last['loss'].mean():.1g}) and train "
-                "nothing. Lower the learning rate, beta or the epochs: the policy has moved as far "
-                "as it can, and its routing weights mean little."
+                f"have a margin beyond ±{SATURATED:g} (mean loss {last['loss'].mean():.1g}) and "
+                "train nothing. Lower the learning rate, beta or the epochs: the policy is as far "
+                "away as it can be, and its routing weights mean little."
             )
     noise, now = float(size.iloc[0]), float(size.tail(_LAST_STEPS).iloc[1:].median())
     if table["step"].iloc[0] != 0 or len(table) < _SOON * total_steps:
@@ -58,8 +58,8 @@ def training_alerts(metrics: pd.DataFrame, total_steps: int) -> list[str]:
     if now <= max(_LEAST_SIZE, _NOISE * noise):
         found.append(
             f"The policy has not moved: {said}, so that the loss is still ln 2 and the routing "
-            f"reads noise. Raise the learning rate (its peak was {table['learning_rate'].max():.2g}) or "
-            "beta, or train for more steps."
+            f"reads noise. Raise the learning rate (its peak was {_peak(table)}) or beta, or train "
+            "for more steps."
         )
     elif len(table) >= total_steps and now < _MUCH_NOISE * noise:
         found.append(
@@ -67,6 +67,10 @@ def training_alerts(metrics: pd.DataFrame, total_steps: int) -> list[str]:
             "steps, a larger learning rate or beta, or precision fp32 raise the signal above it."
         )
     return found
+
+
+def _peak(table: pd.DataFrame) -> str:
+    return f"{table['learning_rate'].max():.2g}"
 
 
 class Alerts:
