@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import torch
 from accelerate import PartialState
@@ -30,9 +29,16 @@ from plc_core.engine.arguments import check_processes, training_arguments, train
 from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
+from plc_core.engine.machine import Machine, check_machine, machine_warnings
 from plc_core.engine.models import compile_layers, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
-from plc_core.engine.packing import PairCollator, StepCollator, check_budget, response_lengths
+from plc_core.engine.packing import (
+    PairCollator,
+    StepCollator,
+    check_budget,
+    pair_sizes,
+    response_lengths,
+)
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
@@ -42,7 +48,7 @@ from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
-from plc_core.runs.alerts import training_alerts
+from plc_core.runs.alerts import Alerts, training_alerts
 from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
@@ -65,6 +71,8 @@ def train(config: TrainConfig) -> Run:
     posterior = FlipPosterior()
     processes = PartialState(cpu=not torch.cuda.is_available())
     check_processes(config, processes)
+    machine = Machine.here()
+    check_machine(config, machine)
     if processes.is_main_process:
         _open(config)
     processes.wait_for_everyone()
@@ -90,7 +98,11 @@ def train(config: TrainConfig) -> Run:
         collator = StepCollator(
             PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
         )
-        verify_packing(policy, tokens.dataset, config.autocast)
+        seconds = verify_packing(policy, tokens.dataset, config.autocast)
+        sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
+        slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
+        if processes.is_main_process:
+            Alerts(run).tell(slow)
         if config.compile:
             compile_layers(policy)
         dataset, reference = with_reference(
@@ -122,7 +134,7 @@ def train(config: TrainConfig) -> Run:
             )
         if config.resume and processes.is_main_process:
             run.truncate_after(steps)
-        _fit(trainer, run, steps, training_steps(config, len(dataset)), checkpoint)
+        _fit(trainer, run, steps, planned, checkpoint)
     if processes.num_processes > 1:
         # No process leaves while the first one still writes, nor with the group's threads alive,
         # which would abort it at exit.
@@ -252,7 +264,11 @@ def _fit(
         # All at once: who finds the first of them takes the run for finished.
         run.update_info(
             trained_steps=trainer.state.global_step,
-            margin_noise=_margin_noise(metrics),
+            # Before the first update margins are 0 but for noise, which low precision makes large.
+            margin_noise={
+                "step_0_std": metrics["margin_std"].iloc[0],
+                "last_ema_std": metrics["ema_std"].iloc[-1],
+            },
             alerts=training_alerts(metrics, steps),
         )
 
@@ -268,15 +284,6 @@ def _warn_of_identical(tokens: Tokens) -> None:
         raise DataError(sentence)
     if count:
         logger.warning(sentence)
-
-
-def _margin_noise(metrics: pd.DataFrame) -> dict[str, float]:
-    # Before the first update the margins are 0 but for the numerical noise between the cached
-    # reference pass and a differently shaped batch, which low precision makes large.
-    return {
-        "step_0_std": metrics["margin_std"].iloc[0],
-        "last_ema_std": metrics["ema_std"].iloc[-1],
-    }
 
 
 class _Bar(TrainerCallback):

@@ -74,18 +74,21 @@ def _peak(table: pd.DataFrame) -> str:
 
 
 class Alerts:
-    """Looks at a run while it trains."""
+    """What a run is told while it goes on: logged once a kind, and kept in status.json."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._told: set[str] = set()
 
     def look(self, total_steps: int) -> None:
-        """Write the alerts of the steps so far to status.json, and log each kind once."""
-        found = training_alerts(self._run.metrics(), total_steps)
-        for sentence in found:
+        """Tell the alerts of the steps so far."""
+        self.tell(training_alerts(self._run.metrics(), total_steps))
+
+    def tell(self, sentences: list[str]) -> None:
+        """Tell these; earlier ones in status.json give way."""
+        for sentence in sentences:
             kind = sentence.partition(":")[0]
             if kind not in self._told:
                 self._told.add(kind)
                 logger.warning(sentence)
-        self._run.set_status(alerts=found)
+        self._run.set_status(alerts=sentences)
