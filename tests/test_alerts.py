@@ -4,9 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from plc_core.batch.jobs import run_jobs
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.pipeline import train
+from plc_core.runs import open_run
 from plc_core.runs.alerts import training_alerts
+from tests.fake_run import write_fake_run
+from tests.paths import ROOT
 
 
 def metrics(sizes, saturated=0.0):
@@ -69,3 +73,34 @@ def test_a_run_says_so_while_it_trains_and_in_its_folder(tmp_path, caplog, name,
     assert run.status["alerts"] == run.info["alerts"]
     logged = [record.message for record in caplog.records if record.name == "plc_core.runs.alerts"]
     assert logged == run.info["alerts"]
+
+
+class Finished:
+    """An execution that is at work for two looks and then done."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def poll(self):
+        self.looks += 1
+        return 0 if self.looks > 2 else None
+
+    def said(self):
+        return ""
+
+    def stop(self):
+        pass
+
+
+def test_a_job_prints_its_alerts_and_where_run_and_report_lie(tmp_path, capsys):
+    def start(notebook, values, scratch):
+        run = open_run(write_fake_run(tmp_path, "mine", pairs=8))
+        run.set_status(state="running", alerts=["The policy has not moved: raise the rate."])
+        return Finished()
+
+    job = {"name": "mine", "runs_dir": str(tmp_path)}
+    assert run_jobs(ROOT / "notebooks" / "01_train.ipynb", [job], start=start) == []
+    said = capsys.readouterr().err
+    assert said.count("mine: The policy has not moved: raise the rate.") == 1
+    assert f"Run: {tmp_path / 'mine'}\n" in said
+    assert f"Report: {tmp_path / 'mine' / 'report.html'}\n" in said

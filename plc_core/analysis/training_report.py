@@ -214,7 +214,7 @@ def _unknown_noise(unknown: bool) -> str:
     )
 
 
-def _card(place: int, pair: Mapping[str, Any], reasons: Iterable[str], known: bool) -> str:
+def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bool) -> str:
     p_flip = pair.get("p_flip")
     numbers = [
         f"m {pair['margin']:.3g}", f"z {pair['z']:.2f}", f"q_flip {pair['q_flip']:.3f}",
@@ -240,7 +240,7 @@ def _card(place: int, pair: Mapping[str, Any], reasons: Iterable[str], known: bo
     )
 
 
-def _scores(pair: Mapping[str, Any]) -> list[str]:
+def _scores(pair: Mapping[Any, Any]) -> list[str]:
     chosen, rejected = (pair.get(f"score_{side}") for side in ("chosen", "rejected"))
     if chosen is None or rejected is None or pd.isna(chosen) or pd.isna(rejected):
         return []
@@ -248,7 +248,7 @@ def _scores(pair: Mapping[str, Any]) -> list[str]:
     return [f"The scores say {sign} the policy: {chosen:g} and {rejected:g}."]
 
 
-def _lengths(pair: Mapping[str, Any]) -> list[str]:
+def _lengths(pair: Mapping[Any, Any]) -> list[str]:
     chosen, rejected = (pair.get(f"{side}_tokens") for side in ("chosen", "rejected"))
     if not chosen or not rejected or pd.isna(chosen) or pd.isna(rejected):
         return []
@@ -256,7 +256,7 @@ def _lengths(pair: Mapping[str, Any]) -> list[str]:
     return [f"The label prefers the {longer} answer ({chosen:.0f} against {rejected:.0f} tokens)."]
 
 
-def _truth(pair: Mapping[str, Any]) -> str:
+def _truth(pair: Mapping[Any, Any]) -> str:
     if isinstance(state := pair.get("oracle_state"), str):
         return {"flip": "reversed", "clean": "not reversed", "tie": "a tie"}[state]
     return "reversed by the run" if pair["flipped"] else "not reversed by the run"
