@@ -8,10 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from plc_core.files import RunError
+from plc_core.files import RunError, resource
 from plc_core.parameters import ParameterError, notebook_values, rerun_command
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 TRAINING = "01_train.ipynb"
 
 
@@ -28,6 +27,6 @@ def command(root: Path, name: str, kind: str, config: Mapping[str, Any]) -> str 
 @st.cache_data(show_spinner=False)
 def _defaults() -> dict[str, Any]:
     try:
-        return notebook_values(NOTEBOOKS / TRAINING, {})
+        return notebook_values(resource("notebooks") / TRAINING, {})
     except (RunError, ParameterError):
         return {}

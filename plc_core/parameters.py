@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from plc_core.files import RunError, project_path
+from plc_core.files import RunError, checkout, project_path
 from plc_core.runs import resolve
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -94,7 +94,7 @@ def run_folder(values: Mapping[str, Any]) -> Path:
 def rerun_command(
     config: Mapping[str, Any], name: str, runs_dir: Path, defaults: Mapping[str, Any]
 ) -> str:
-    """The command, for the checkout, that trains with `config` as the run `name` in `runs_dir`.
+    """The command that trains with `config` as the run `name` in `runs_dir`.
 
     It gives what differs from the notebook's `defaults`. What they do not have, as parameters of
     another version, is left out and named in a comment.
@@ -106,7 +106,9 @@ def rerun_command(
         if key not in (*where, "resume") and key in defaults and value != defaults[key]
     }
     unknown = [key for key in config if defaults and key not in defaults]
-    words = [".venv/bin/python", "-m", "plc_core.batch", "notebooks/01_train.ipynb"]
+    words = ["plc", "batch", "01_train"]
+    if checkout() is not None:
+        words = [".venv/bin/python", "-m", "plc_core.batch", "notebooks/01_train.ipynb"]
     for key, value in (where | differs).items():
         words += ["-p", key, _on_one_line(value)]
     return shlex.join(words) + (f"  # without {', '.join(unknown)}" if unknown else "")

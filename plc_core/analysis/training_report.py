@@ -16,12 +16,11 @@ import pandas as pd
 from plc_core.analysis.audit import flip_ranking, join_last_visits, knows_flips
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import wilson
-from plc_core.files import project_path, read_table
+from plc_core.files import checkout, read_table, resource
 from plc_core.parameters import notebook_values, rerun_command
 from plc_core.runs import Run
 from plc_core.runs.alerts import training_alerts
 
-NOTEBOOK = "notebooks/01_train.ipynb"
 _SHOWN, _MOST = 400, 4_000
 """Characters of a text that are shown at first, and that the report holds."""
 
@@ -159,10 +158,12 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
 
 
 def next_steps(run: Run) -> str:
-    """What to do now, with commands for the checkout."""
-    config, python = run.info["config"], ".venv/bin/python"
-    folder = shlex.quote(str(run.path.parent))
-    app = f".venv/bin/streamlit run app/inspector.py --server.address 127.0.0.1 -- --runs {folder}"
+    """What to do now, with commands."""
+    config = run.info["config"]
+    python, plc = "python", "plc"
+    if checkout() is not None:
+        python, plc = ".venv/bin/python", ".venv/bin/plc"
+    app = f"{plc} app --runs {shlex.quote(str(run.path.parent))}"
     export = (
         f"{python} -c "
         + shlex.quote(
@@ -172,7 +173,7 @@ def next_steps(run: Run) -> str:
         )
         + f" {shlex.quote(str(run.path))}"
     )
-    defaults = notebook_values(project_path(NOTEBOOK), {})
+    defaults = notebook_values(resource("notebooks") / "01_train.ipynb", {})
     # The cleaned file holds the pairs as they are to be trained on.
     corruption = ("data", "data_", "flip", "tie_", "warm_", "margins_run", "annotator", "num_pairs")
     kept = {k: v for k, v in config.items() if not k.startswith(corruption)}

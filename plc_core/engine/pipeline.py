@@ -48,7 +48,7 @@ from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
-from plc_core.runs.alerts import Alerts, training_alerts
+from plc_core.runs.alerts import Alerts, margin_noise, training_alerts
 from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def train(config: TrainConfig) -> Run:
         policy.to(processes.device)
         pairs = training_pairs(config, policy, tokenizer, progress)
         tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
-        _warn_of_identical(tokens)
+        _warn_of_identical(tokens, config.data_actions.get("identical-tokens") == "drop")
         check_budget(tokens.dataset, config.tokens_per_forward)
         collator = StepCollator(
             PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
@@ -101,8 +101,7 @@ def train(config: TrainConfig) -> Run:
         seconds = verify_packing(policy, tokens.dataset, config.autocast)
         sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
         slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
-        if processes.is_main_process:
-            Alerts(run).tell(slow)
+        Alerts(progress.run).tell(slow)
         if config.compile:
             compile_layers(policy)
         dataset, reference = with_reference(
@@ -181,7 +180,9 @@ def _open(config: TrainConfig) -> None:
     before = run.info.get("config")
     if not isinstance(before, dict):
         raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
-    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before.get(k) != v]
+    # A parameter that did not exist when the run began had its default.
+    before = TrainConfig.model_validate({"name": run.name}).model_dump() | before
+    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before[k] != v]
     if changed:
         raise RunError(
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
@@ -264,23 +265,21 @@ def _fit(
         # All at once: who finds the first of them takes the run for finished.
         run.update_info(
             trained_steps=trainer.state.global_step,
-            # Before the first update margins are 0 but for noise, which low precision makes large.
-            margin_noise={
-                "step_0_std": metrics["margin_std"].iloc[0],
-                "last_ema_std": metrics["ema_std"].iloc[-1],
-            },
+            margin_noise=margin_noise(metrics),
             alerts=training_alerts(metrics, steps),
         )
 
 
-def _warn_of_identical(tokens: Tokens) -> None:
+def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
     count = tokens.counts["identical-tokens"]
+    whole = len(tokens.pairs) + (count if left_out else 0)
+    done = "are left out" if left_out else "train nothing"
     sentence = (
-        f"{count} of {len(tokens.pairs)} pairs have the same tokens on both sides and train "
-        f"nothing: max_length {tokens.max_length} cuts them where they are still alike, or the "
-        "chat template drops the answers."
+        f"{count} of {whole} pairs have the same tokens on both sides and {done}: max_length "
+        f"{tokens.max_length} cuts them where they are still alike, or the chat template drops "
+        "the answers."
     )
-    if count and count >= len(tokens.pairs):
+    if count and count >= whole:
         raise DataError(sentence)
     if count:
         logger.warning(sentence)

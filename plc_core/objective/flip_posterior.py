@@ -54,6 +54,8 @@ class FlipPosterior:
     half of steps is between half and twice that of its newer half, and ten times that of the
     margins before the first update.
 
+    A margin that is NaN is none: of a pair with the same tokens on both sides, which says nothing.
+
     Args:
         steps: optimizer steps in memory.
         pairs: margins in memory at least; small batches are remembered for more steps.
@@ -73,7 +75,7 @@ class FlipPosterior:
         """
         values = margins.detach().to(torch.float64)
         if before_any_update:
-            self._noise = values.square().mean()
+            self._noise = values.square().nanmean().nan_to_num(0.0)
             return
         self._window.append(values.clone())
         kept = self._size()
@@ -132,26 +134,31 @@ class FlipPosterior:
         half = len(steps) // 2
         if len(steps) < self._steps or self._size() < self._pairs or not half:
             return torch.zeros((), dtype=torch.bool, device=steps[-1].device if steps else None)
-        old, new = (torch.cat(part).square().mean() for part in (steps[:half], steps[half:]))
+        old, new = (torch.cat(part).square().nanmean() for part in (steps[:half], steps[half:]))
         noise = torch.zeros_like(new) if self._noise is None else self._noise.to(new.device)
         settled = (old * _MOST_GROWTH**2 >= new) & (new * _MOST_GROWTH**2 >= old)
         return settled & (old > _ABOVE_NOISE**2 * noise)  # squares all; margins of 0 say nothing
 
     def state_dict(self) -> dict[str, Any]:
-        """The margins in memory, oldest step first, and the size of their noise."""
+        """The margins in memory, oldest step first and None where they say nothing; their noise."""
         noise = None if self._noise is None else self._noise.item()
-        return {"margins": [step.tolist() for step in self._window], "noise": noise}
+        steps = [step.tolist() for step in self._window]
+        margins = [[None if m != m else m for m in step] for step in steps]
+        return {"margins": margins, "noise": noise}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; ValueError where it is something else."""
         try:
-            window = [torch.tensor(step, dtype=torch.float64) for step in state["margins"]]
+            steps = [[0.0 if m is None else m for m in step] for step in state["margins"]]
+            window = [torch.tensor(step, dtype=torch.float64) for step in steps]
             noise = state.get("noise")  # states of older versions lack it
             noise = None if noise is None else torch.tensor(float(noise), dtype=torch.float64)
         except (KeyError, TypeError, ValueError, RuntimeError):
             window, noise = [torch.tensor(torch.nan)], None
         if not all(step.ndim == 1 and step.isfinite().all() for step in window):
             raise ValueError("This is no state of a flip posterior: it holds no lists of margins.")
+        for step, given in zip(window, state["margins"], strict=True):
+            step[[m is None for m in given]] = torch.nan
         self._window.clear()
         self._window.extend(window)
         self._noise = noise
@@ -160,7 +167,9 @@ class FlipPosterior:
 
 def grid_posterior(margins: Tensor) -> tuple[Tensor, Tensor]:
     """W(e, k), [25, 19], and k / rho, [19], from margins [N]; k / rho is 0 where all are 0."""
-    rho = margins.square().mean().sqrt()
+    known = ~margins.isnan()
+    margins = torch.where(known, margins, 0.0)
+    rho = (margins.square().sum() / known.sum()).sqrt()
     scales = _scales(margins.device) / rho
     # Where there is no evidence, no margin may say anything.
     scales = torch.where(rho > 0, scales, torch.zeros_like(scales))

@@ -69,23 +69,41 @@ def training_alerts(metrics: pd.DataFrame, total_steps: int) -> list[str]:
     return found
 
 
+def margin_noise(metrics: pd.DataFrame) -> dict[str, float]:
+    """The margins' spread at step 0, which is numerical noise, and the EMA's at the last step.
+
+    Before the first update the margins are 0 but for the noise between the cached reference pass
+    and a differently shaped batch, which low precision makes large.
+    """
+    return {
+        "step_0_std": metrics["margin_std"].iloc[0],
+        "last_ema_std": metrics["ema_std"].iloc[-1],
+    }
+
+
 def _peak(table: pd.DataFrame) -> str:
     return f"{table['learning_rate'].max():.2g}"
 
 
 class Alerts:
-    """What a run is told while it goes on: logged once a kind, and kept in status.json."""
+    """What a run is told while it goes on: logged once a kind, and kept in status.json.
 
-    def __init__(self, run: Run) -> None:
+    `run` is None on processes other than the first one, which say nothing.
+    """
+
+    def __init__(self, run: Run | None) -> None:
         self._run = run
         self._told: set[str] = set()
 
-    def look(self, total_steps: int) -> None:
-        """Tell the alerts of the steps so far."""
-        self.tell(training_alerts(self._run.metrics(), total_steps))
+    def look(self, progress: tuple[int, int] | None) -> None:
+        """Tell the alerts of the steps so far; `progress` is how many are done, and of the run."""
+        if progress is not None and self._run is not None:
+            self.tell(training_alerts(self._run.metrics(), progress[1]))
 
     def tell(self, sentences: list[str]) -> None:
         """Tell these; earlier ones in status.json give way."""
+        if self._run is None:
+            return
         for sentence in sentences:
             kind = sentence.partition(":")[0]
             if kind not in self._told:
