@@ -385,15 +385,14 @@ def test_parameters_are_what_the_cells_set_to_plain_values():
 def test_a_kernel_that_died_before_it_began_is_started_again(tmp_path, monkeypatch):
     """As where two kernels drew the same port; one that died later is not."""
     notebook = importlib.import_module("plc_core.batch.notebook")
-    calls = []
+    for reason, times in (("Kernel died before replying to kernel_info", 3), ("Kernel died", 1)):
+        calls = []
 
-    def execute(*given, **options):
-        calls.append(given)
-        raise RuntimeError(died)
+        def execute(*given, reason=reason, calls=calls, **options):
+            calls.append(given)
+            raise RuntimeError(reason)
 
-    monkeypatch.setattr(notebook.papermill, "execute_notebook", execute)
-    for died, times in (("Kernel died before replying to kernel_info", 3), ("Kernel died", 1)):
-        calls.clear()
+        monkeypatch.setattr(notebook.papermill, "execute_notebook", execute)
         with pytest.raises(NotebookError, match="kernel died"):
             run_notebook(TRAIN, {"name": "never", "runs_dir": str(tmp_path)})
         assert len(calls) == times

@@ -92,6 +92,7 @@ def test_pairs_of_the_same_tokens_are_outside_the_adapters_statistics(rows, tmp_
     adapted.current_gradient_accumulation_steps = 1
     moved(adapted.model)
     [batch] = adapted.get_train_dataloader()
+    del batch[trl_adapter.INDEX]  # visits are of a training, which this is not
     distinct = trl_adapter._distinct(batch)
     assert distinct.sum() == sum(row["chosen"] != row["rejected"] for row in rows[:8]) >= 7
     adapted.model.train()
