@@ -1102,7 +1102,7 @@ def test_the_bench_reads_its_results_aloud(opened: Opened, runs: Path) -> None:
     aloud = read_aloud(test, "q_flip", *list(groups.values())[:2], adjusted=test.p)
     assert plain(aloud) in said(app)
     app.selectbox(key="kept_b").set_value("all pairs").run()
-    assert "are in both groups" in said(app)
+    assert "are in both groups, and count in the smaller one only" in said(app)
     app.selectbox(key="kept_b").set_value("label swapped").run()
     assert "same group" in said(app)
 

@@ -489,10 +489,29 @@ def test_the_bench_tests_as_the_statistics_do(found: Digest, pairs: pd.DataFrame
     assert [row.adjusted for row in result.rows] == holm([t.p for t in expected]).tolist()
     assert result.shared == 0
     assert result.table()["a"].tolist() == ["label swapped"] * 2
-    assert bench(found, ["z"], "all pairs", "label swapped", "less").shared == swapped.sum()
     low = bench(found, ["q_tie"], "lowest 20% of z", "highest 20% of z", "two-sided").rows[0].test
     assert (low.n_a, low.n_b) == (80, 81)  # both hold the value at their edge
     assert {WEAK, "injected tie", "votes unanimous", "source one"} <= set(group_choices(found))
+
+
+def test_no_pair_is_in_both_groups_of_a_test(found: Digest, pairs: pd.DataFrame) -> None:
+    from plc_core.analysis.statistics import mann_whitney
+
+    swapped, z = pairs["flipped"], pairs["z"]
+    rest = bench(found, ["z"], "all pairs", "label swapped", "less")
+    assert rest.rows[0].test == mann_whitney(z[~swapped], z[swapped], "less")
+    assert rest.note == (
+        f"{swapped.sum():,} pairs are in both groups, and count in the smaller one only: it is "
+        "compared with all others."
+    )
+    crossed = bench(found, ["z"], "label swapped", "source one", "two-sided")
+    one = pairs["source"] == "one"
+    both = one & swapped
+    assert crossed.shared == both.sum() > 0
+    assert crossed.rows[0].test == mann_whitney(z[swapped & ~one], z[one & ~swapped])
+    assert crossed.note.endswith("are left out of both.")
+    same = bench(found, ["z"], "source one", "source one", "two-sided")
+    assert same.rows[0].test.n_a == same.rows[0].test.n_b == 0
 
 
 def test_figures_bear_runs_without_visits_or_spread(found: Digest) -> None:

@@ -8,6 +8,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from plc_core.analysis.paper import published
 from plc_core.data import DATASETS
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.machine import Machine, check_machine
 from plc_core.experiments import plan_runs
 from plc_core.experiments.contest import BENCHMARK_NAMES
 from plc_core.experiments.main_results import MainConfig
@@ -91,3 +92,18 @@ def test_a_models_settings_differ_in_their_data_alone(path):
 def test_the_small_settings_can_be_planned(name):
     (plan,) = plan_runs(name, {"PLC": {"objective": "plc"}}, [0])
     assert plan.parameters["num_pairs"] <= 2048
+
+
+CORRUPTION = ("flip_rate", "tie_rate", "warm_share", "annotator")
+
+
+@pytest.mark.parametrize("name", ["own-data", "own-data-gpu", "small-real"])
+def test_settings_for_ones_own_data_corrupt_nothing(name):
+    values = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+    config = TrainConfig(**notebook_values(ROOT / "notebooks" / "01_train.ipynb", values))
+    assert {what: getattr(config, what) for what in CORRUPTION} == {
+        what: TrainConfig.model_fields[what].default for what in CORRUPTION
+    }
+    assert (config.num_pairs is None) == name.startswith("own-data")
+    assert config.model != "world"
+    check_machine(config, Machine(gpu=name.endswith("gpu"), memory=0, bf16=False))
