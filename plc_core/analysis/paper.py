@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.files import RunError, project_path
+from plc_core.files import RunError, resource
 
 _WIN = {"win_rate": "float64", "mark": "string"}
 _CELL = {"table": "string", "dataset": "string", "model": "string", "benchmark": "string"}
@@ -110,9 +110,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "method": "string",
         "total_seconds": "float64",
         "total_steps": "int64",
-        "step_seconds": "float64",  # median
-        "step_low": "float64",
+        "step_seconds": "float64",  # median over the windows
+        "step_low": "float64",  # range of the windows' medians
         "step_high": "float64",
+        "windows": "int64",
+        "window_steps": "int64",
+        "overhead": "string",  # as printed; missing for DPO
     },
     "seeds": {
         "table": "string",
@@ -146,21 +149,23 @@ SCHEMAS: dict[str, dict[str, str]] = {
 """The columns of each file and their types. `mark` is "best", "second" or missing, as printed."""
 
 OBJECTIVES = {
-    "DPO": ["dpo"],
-    "cDPO": ["cdpo"],
-    "rDPO": ["rdpo-length", "rdpo-robust"],
-    "KTO-Pair": ["kto-pair"],
-    "RSO": ["rso"],
-    "γ-PO": ["gamma-po"],
-    "Dr.DPO": ["dr-dpo"],
-    "ROPO": ["ropo"],
-    "RE-PO": ["re-po"],
-    "PLC-DPO": ["plc"],
+    "DPO": "dpo",
+    "cDPO": "cdpo",
+    "rDPO": "rdpo-length",
+    "KTO-Pair": "kto-pair",
+    "RSO": "rso",
+    "γ-PO": "gamma-po",
+    "Dr.DPO": "dr-dpo",
+    "ROPO": "ropo",
+    "RE-PO": "re-po",
+    "PLC-DPO": "plc",
 }
-"""The objectives of this project that a method's name in the paper may mean: rDPO may mean two."""
+"""The objective of this project that a method's name in the paper means. The paper's "rDPO" is the
+length-regularised one, which its paragraph "Baselines" cites (Park et al.); Chowdhury et al.'s
+unbiased loss, which others call rDPO, is in no table of the paper and goes by its own name."""
 
-NAMES = {name: method for method, names in OBJECTIVES.items() for name in names}
-"""The paper's name of an objective of this project."""
+NAMES = {objective: method for method, objective in OBJECTIVES.items()}
+"""The paper's name of an objective of this project, one to one."""
 
 BENCHMARK_SIZES = {
     "AlpacaEval": 805,
@@ -177,7 +182,7 @@ BENCHMARK_SIZES = {
 def _read(name: str) -> pd.DataFrame:
     if name not in SCHEMAS:
         raise RunError(f"The paper has no table {name!r} here; known are {', '.join(SCHEMAS)}.")
-    path = project_path("data/paper") / f"{name}.csv"
+    path = resource("data") / "paper" / f"{name}.csv"
     schema = SCHEMAS[name]
     try:
         header = list(pd.read_csv(path, nrows=0).columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ _FIGURE = "application/vnd.plotly.v1+json"
 def write_report(notebook: Path, html: Path) -> None:
     """Write the outputs and texts of an executed notebook, without its code, to `html`.
 
-    Interactive figures keep working: plotly's script is put into the file once.
+    Interactive figures keep working: plotly's script is put into the file once, if there are any.
     """
     exporter = HTMLExporter(
         exclude_input=True,
@@ -49,7 +50,9 @@ def write_report(notebook: Path, html: Path) -> None:
     exporter.register_preprocessor(_Warnings, enabled=True)
     content = nbformat.read(notebook, as_version=4)
     body, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.parent.name}})
-    head = f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>"
+    # Five megabytes, which a report without a figure, as of a notebook that failed, does not need.
+    script = f"<script>{get_plotlyjs()}</script>" if "Plotly.newPlot(" in body else ""
+    head = f"<style>{_STYLE}</style>{script}</head>"
     with replacing(html) as written:
         written.write_text(body.replace("</head>", head, 1), encoding="utf-8")
 
@@ -73,34 +76,38 @@ class _Figures(Preprocessor):
 class _Warnings(Preprocessor):
     """Each warning of a cell once and as its sentence, without the line of code that gave it.
 
-    What is for programmers is left out; the notebook beside the report has it.
+    They stand below what the cell shows, without those that it says itself. What is for programmers
+    is left out; the notebook beside the report has it.
     """
 
     def preprocess_cell(self, cell: Any, resources: Any, index: int) -> tuple[Any, Any]:
-        outputs, told = [], set()
+        outputs, warnings, told = [], [], set()
+        shown = [o["data"].get("text/html", "") for o in cell.get("outputs", []) if "data" in o]
         for output in cell.get("outputs", []):
             if output.get("output_type") == "stream" and output.get("name") == "stderr":
                 sentences = dict.fromkeys(_sentences(output["text"]))
                 said = [sentence for sentence in sentences if sentence not in told]
+                said = [s for s in said if not any(escape(s) in html for html in shown)]
                 told.update(said)
                 output["text"] = "".join(f"{line}\n" for line in said)
-                if not said:
-                    continue
+                if said:
+                    warnings.append(output)
+                continue
             outputs.append(output)
         if "outputs" in cell:
-            cell["outputs"] = outputs
+            cell["outputs"] = outputs + warnings
         return cell, resources
 
 
 def _sentences(text: str) -> list[str]:
-    """What standard error holds: warnings as their messages, other text as it is."""
+    """What standard error holds: warnings as their messages, other text line by line."""
     places = list(_WARNING.finditer(text))
     starts = [*(place.start() for place in places), len(text)]
-    found = [text[: starts[0]].strip()]
+    found = [line.rstrip() for line in text[: starts[0]].splitlines()]
     for place, end in zip(places, starts[1:], strict=True):
         if place["kind"] not in _FOR_PROGRAMMERS:
             found.append(_CODE_LINE.sub("", text[place.end() : end]).strip())
-    return [sentence for sentence in found if sentence]
+    return [sentence for sentence in found if sentence.strip()]
 
 
 def _as_json(figure: dict[str, Any]) -> str:
