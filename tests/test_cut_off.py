@@ -155,7 +155,7 @@ def test_a_notebook_between_training_and_evaluation_is_known_by_its_process(tmp_
 def test_a_killed_process_that_nobody_has_waited_for_is_gone(tmp_path):
     run = create_run(tmp_path, "first", {"kind": "training"})
     with run.running("training"):
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         run.set_status(pid=process.pid)
         assert run.status["state"] == "running"
         process.kill()
