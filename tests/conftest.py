@@ -17,7 +17,27 @@ os.environ |= {
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
 
 
-DEAREST = []
+DEAREST = [
+    "test_win_rate_notebooks",
+    "test_study_notebooks",
+    "test_real_shapes",
+    "test_experiments",
+    "test_notebooks",
+    "test_cut_off",
+    "test_browser",
+    "test_study",
+    "test_kill",
+    "test_sft",
+    "test_real_studies",
+    "test_chain",
+    "test_training",
+    "test_cli",
+    "test_generate",
+    "test_sharded",
+    "test_fuzz_data",
+    "test_trl",
+    "test_app",
+]
 """Files of tests by falling time (pytest --durations=0 says it); xdist hands out whole files."""
 
 
