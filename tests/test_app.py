@@ -74,7 +74,7 @@ def opened(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     def at_page(page: str, /, *, root: Path = runs, **query: str | list[str]) -> AppTest:
         monkeypatch.setenv("PLC_RUNS", str(root))
         monkeypatch.setattr("sys.argv", ["inspector.py"])
-        app = AppTest.from_file(ROOT / "app" / "inspector.py", default_timeout=60)
+        app = AppTest.from_file(ROOT / "app" / "inspector.py", default_timeout=600)
         for key, value in query.items():
             app.query_params[key] = value
         app.switch_page(page).run()

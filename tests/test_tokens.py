@@ -607,7 +607,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         env=environment | {"PLC_CACHE": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "parallelism" not in done.stderr
