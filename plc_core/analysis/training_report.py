@@ -126,7 +126,7 @@ def suspicious(run: Run, count: int = 50) -> pd.DataFrame:
     alerts = run.info.get("alerts", [])
     if any("has not moved" in alert for alert in alerts):
         return joined.head(0)
-    # Before the first update, and behind a first step of learning rate 0, margins are rounding noise.
+    # Before the first update, and after a first step of learning rate 0, margins are rounding.
     noise = (run.info.get("margin_noise") or {}).get("step_0_std") or 0.0
     chosen = joined[joined["margin"] < -_NOISES * noise].nsmallest(count, "margin")
     if chosen.empty:
@@ -215,9 +215,10 @@ def _unknown_noise(unknown: bool) -> str:
     if not unknown:
         return ""
     return (
-        '<p class="plc-small">The share of reversed labels takes 24 steps or more in the first '
-        "epoch once the margins have spread, and an interval of at most 40 points. With few pairs "
-        "a smaller batch_pairs gives more steps.</p>"
+        '<p class="plc-small">The share of reversed labels takes 24 steps and 256 pairs or more in '
+        "the first epoch once the margins have spread, and an interval of at most 40 points. With "
+        "fewer than about 300 pairs it stays unknown; with more, a smaller batch_pairs gives more "
+        "steps.</p>"
     )
 
 
