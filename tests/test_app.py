@@ -804,7 +804,7 @@ def test_a_large_run_is_read_while_its_page_shows_what_is_known(
         if "opened for the first time" in said(app):
             assert len(app.get("plotly_chart")) == 1
             assert not app.get("dataframe")
-            assert prepare(open_run(path)).ended.wait(60)
+            assert prepare(open_run(path)).ended.wait()
             app.run()
         assert not app.exception
         assert "opened for the first time" not in said(app)
@@ -819,7 +819,7 @@ def test_a_large_run_that_cannot_be_read_says_why(
     next((path / "visits").iterdir()).write_bytes(b"PAR1 cut")
     app = opened(PAGES[0], root=tmp_path, run="large")
     monkeypatch.setattr(sys.modules["reading"], "AT_ONCE", 0)
-    assert prepare(open_run(path)).ended.wait(60)
+    assert prepare(open_run(path)).ended.wait()
     for page in OF_ONE_RUN:
         app.switch_page(page).run()
         assert "is cut short or no Parquet file" in said(app).replace("\\", "")
