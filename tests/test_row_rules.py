@@ -30,6 +30,51 @@ def rule_of(row):
     return finding["rule"]
 
 
+# ---- messages as text ----------------------------------------------------------------------------
+
+SAID = '"role": "assistant", "content": "{}"'
+IN_ANOTHER_FORM = {
+    "a wrapper with an id": '{"id": "x1", "messages": [{' + SAID + "}]}",
+    "a wrapper around one": '{"message": {' + SAID + "}}",
+    "choices": '{"choices": [{"message": {' + SAID + "}}]}",
+    "NumPy's array": "array([{'role': 'assistant', 'content': '{}'}], dtype=object)",
+    "a tuple": "({'role': 'assistant', 'content': '{}'},)",
+    "lines of JSON": '{"role": "user", "content": "Hi"}\n{' + SAID + "}",
+    "other names": '[{"speaker": "assistant", "text": "{}"}]',
+    "other letters": '[{"Role": "assistant", "Content": "{}"}]',
+    "an unknown role": '[{"role": "ai", "content": "{}"}]',
+    "parts without a message": '[{"type": "text", "text": "{}"}]',
+    "escaped": '[{\\"role\\": \\"assistant\\", \\"content\\": \\"{}\\"}]',
+    "cut off": '[{"id": 1, ' + SAID,
+    "NaN as Python prints it": "[{'role': 'assistant', 'content': '{}', 'ts': nan}]",
+}
+
+
+@pytest.mark.parametrize("name", IN_ANOTHER_FORM)
+def test_messages_as_text_in_another_form_are_listed_and_no_answer(name):
+    form = IN_ANOTHER_FORM[name]
+    row = {"prompt": "Hi", "chosen": form.replace("{}", "Hello"),
+           "rejected": form.replace("{}", "Go away")}  # fmt: skip
+    assert rule_of(row) == "wrong-type"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '[{"role": "admin", "name": "Ann"}]', '{"users": [{"role": "user", "name": "Ann"}]}',
+        'Use [{"role": "user", "content": "hi"}] for it.', '{"capital": "Paris"}', "(Paris.)",
+        '[{"role": "user", "content": "hi"}] is how one writes it.',
+    ],
+)  # fmt: skip
+def test_a_text_that_only_looks_like_messages_stays_one(answer):
+    assert only({"prompt": "Hi", "chosen": answer, "rejected": "No."})["chosen"] == answer
+
+
+def test_messages_that_were_written_as_json_three_times_are_read():
+    chosen, rejected = (json.dumps(json.dumps(json.dumps([turn]))) for turn in (A, B))
+    assert only({"prompt": "Hi", "chosen": chosen, "rejected": rejected})["chosen"] == "Hello"
+
+
 # ---- chat templates ------------------------------------------------------------------------------
 
 CHATML = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"

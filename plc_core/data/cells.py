@@ -15,11 +15,21 @@ _MESSAGES = {
     "prompt", "chosen", "rejected", "answer", "text", "completion_a", "completion_b", "response_a",
     "response_b", "input", "preferred_output", "non_preferred_output", *WRAPPERS,
 }  # fmt: skip
-_OPENS = re.compile(r"\s*[\[{]")
-_TWICE = re.compile(r"\s*\"\s*[\[{]")  # written as JSON, and that text once more
+_OPENS = re.compile(r"\s*(?:[\[{(]|array\()")
+_CLOSES = re.compile(r"[\]})]\s*\Z")
+_TWICE = re.compile(r"\s*\"[\s\\\"]*[\[{]")  # written as JSON, and that text once more
 _STRUCTURES = re.compile(r"votes|answers|ratings_(chosen|rejected)|\w+_annotations")
+_KNOWN = "|".join((*ROLES, *TOOL_ROLES, "ai"))
 _SPEAKER = re.compile(
-    rf"""["'](?:role|from)["']\s*:\s*["'](?:{"|".join((*ROLES, *TOOL_ROLES))})["']""", re.IGNORECASE
+    rf"""["'](?:role|from|speaker)\\*["']\s*:\s*\\*["'](?:{_KNOWN})["'\\]""", re.IGNORECASE
+)
+_ASSISTANT = "|".join((*(name for name, role in ROLES.items() if role == "assistant"), "ai"))
+_ANSWERS = re.compile(
+    rf"""["'](?:role|from|speaker)\\*["']\s*:\s*\\*["'](?:{_ASSISTANT})["'\\]""", re.IGNORECASE
+)
+_SAYS = re.compile(r"""["'](?:content|value|text|message)\\*["']\s*:""", re.IGNORECASE)
+_PARTS = re.compile(
+    r"""\s*\[\s*\{\s*["']type["']\s*:\s*["'](?:input_|output_)?text["']\s*,\s*["']text"""
 )
 _FIRST_NAME = re.compile(
     r"\s*(?:\{\s*[\"']\w+[\"']\s*:\s*)?\[?\s*\{\s*[\"'](role|content|from|value)[\"']\s*:"
@@ -34,7 +44,9 @@ def read_cells(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
     CSV can hold them in no other way, and other formats often do. A text counts as messages only
     if the whole of it is an object with a known role and a content, a list of them, or
-    {"messages": …} with nothing but tools beside it; any other text stays as it is.
+    {"messages": …} with nothing but tools beside it. A text whose whole is somebody's words in
+    another form (a wrapper of its own, other names, NumPy's array) is unread messages, and is
+    listed; any other text stays as it is.
     """
     read = {name: _cell(name, value) for name, value in row.items() if isinstance(value, str)}
     changed = {name: value for name, value in read.items() if value is not row[name]}
@@ -63,15 +75,24 @@ def held_messages(text: str) -> Any:
             return text
         held = held_messages(inner) if isinstance(inner, str) else text
         return text if held is inner else held
+    if _PARTS.match(text) and _CLOSES.search(text):
+        return UnreadMessages(text)  # a message's content, without the message
     if not _SPEAKER.search(text):
         return text
+    # An assistant who says something, and no prose around it: messages in a form of their own. A
+    # user's alone may be an answer, as the body of a request to some interface.
+    whole = bool(_CLOSES.search(text) and _SAYS.search(text) and _ANSWERS.search(text))
     try:
         value = _parsed(text)
     except ValueError as error:
         # Messages with prose behind them are a text that shows some.
         prose = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
-        return text if prose or not _FIRST_NAME.match(text) else UnreadMessages(text)
-    return value if _are_messages(value) else text
+        cut_off = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
+        begun = not prose and (_FIRST_NAME.match(text) or (cut_off and _SAYS.search(text)))
+        return UnreadMessages(text) if whole or begun else text
+    if _are_messages(value):
+        return value
+    return UnreadMessages(text) if whole else text
 
 
 def _parsed(text: str) -> Any:
