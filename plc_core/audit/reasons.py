@@ -1,0 +1,65 @@
+"""Why a pair is suspicious, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+_STRONG = 0.8
+"""Shares of pairs that an evidence must speak against less than, to be a reason."""
+
+
+def reasons(
+    contributions: pd.DataFrame,
+    aside: dict[str, NDArray[np.float64]],
+    table: pd.DataFrame,
+    lengths: NDArray[np.float64],
+    findings: dict[str, str],
+) -> list[str]:
+    """One text a pair: the evidence that speaks against its label, the strongest first.
+
+    Args:
+        contributions: of `posterior.Stack`.
+        aside: evidence that is not added up, in the labels' direction.
+        table: pair_id, score_chosen and score_rejected.
+        lengths: [pairs, 2] of chosen and rejected.
+        findings: by pair id, what validation found that bears on the label.
+    """
+    against = -contributions.clip(upper=0.0)
+    positive = against.where(against > 0)
+    strength = positive.rank(pct=True)
+    ids = table["pair_id"].tolist()
+    texts = []
+    for row, pair_id in enumerate(ids):
+        parts = []
+        if pair_id in findings:
+            parts.append(findings[pair_id])
+        for name, column in aside.items():
+            if np.isfinite(column[row]) and column[row] < 0:
+                parts.append(_contradicted(name, table, row))
+        ranked = strength.iloc[row].dropna().sort_values(ascending=False)
+        for name, share in ranked.items():
+            if share >= _STRONG:
+                parts.append(_said(str(name), table, row, lengths))
+        texts.append("; ".join(dict.fromkeys(parts)))
+    return texts
+
+
+def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.float64]) -> str:
+    if name in ("length", "log length"):
+        chosen, rejected = (int(n) for n in lengths[row])
+        word = "shorter" if chosen < rejected else "longer"
+        return f"the preferred answer is much {word} ({chosen} against {rejected})"
+    if name == "hidden states":
+        return "answers like the rejected one are preferred on other prompts (hidden states)"
+    if name == "words":
+        return "the rejected answer has the words of preferred ones"
+    return _contradicted(name, table, row)
+
+
+def _contradicted(name: str, table: pd.DataFrame, row: int) -> str:
+    if name == "scores":
+        one, other = table["score_chosen"].iloc[row], table["score_rejected"].iloc[row]
+        return f"the scores say the opposite ({one:g} against {other:g})"
+    return f"most {name} are against the label"
