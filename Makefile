@@ -13,8 +13,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 .PHONY: demo paper test app lab lint pictures setup setup-dev clean
 
 demo: setup
-	@$(if $(FRESH),rm -rf runs/demo-dpo runs/demo-plc runs/demo-dpo-kl runs/demo-report)
-	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo $(if $(FRESH),--fresh)
 
 paper: setup
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.experiments.paper

@@ -10,10 +10,9 @@ from typing import Any
 import streamlit as st
 import yaml
 
-from plc_core.files import RunError
+from plc_core.files import RunError, checkout, resource
 from plc_core.parameters import ParameterError, notebook_values
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 TRAINING = "01_train.ipynb"
 _WHERE = ("name", "runs_dir", "resume")
 
@@ -33,7 +32,9 @@ def command(root: Path, name: str, kind: str, config: Mapping[str, Any]) -> str 
         if key not in _WHERE and key in defaults and value != defaults[key]
     }
     unknown = [key for key in config if defaults and key not in defaults]
-    words = [".venv/bin/python", "-m", "plc_core.batch", f"notebooks/{TRAINING}"]
+    words = ["plc", "batch", "01_train"]
+    if checkout() is not None:
+        words = [".venv/bin/python", "-m", "plc_core.batch", f"notebooks/{TRAINING}"]
     for key, value in ({"name": f"{name}-again", "runs_dir": str(root)} | differs).items():
         words += ["-p", key, _yaml(value)]
     return shlex.join(words) + (f"  # without {', '.join(unknown)}" if unknown else "")
@@ -48,6 +49,6 @@ def _yaml(value: Any) -> str:
 @st.cache_data(show_spinner=False)
 def _defaults() -> dict[str, Any]:
     try:
-        return notebook_values(NOTEBOOKS / TRAINING, {})
+        return notebook_values(resource("notebooks") / TRAINING, {})
     except (RunError, ParameterError):
         return {}

@@ -50,19 +50,30 @@ def exclusive(path: Path) -> Iterator[None]:
         lock.release()
 
 
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def checkout() -> Path | None:
+    """The checkout that this package runs from; None where it was installed from a wheel."""
+    return _PACKAGE.parent if (_PACKAGE.parent / "pyproject.toml").exists() else None
+
+
+def resource(name: str) -> Path:
+    """Where `notebooks`, `app` or `data` are: in the checkout, or else in the installed package."""
+    return (checkout() or _PACKAGE / "resources") / name
+
+
 def project_path(path: str) -> Path:
     """An absolute path as it is; a relative one below the checkout, wherever the caller stands.
 
-    Without a checkout around the package it is below the working directory.
+    Where the package was installed from a wheel it is below the working directory.
     """
     try:
         given = Path(path).expanduser()
         given.is_dir()
     except (RuntimeError, ValueError, OSError) as error:  # of no user, with a NUL, too long
         raise RunError(f"The path {path!r} cannot be used: {error}") from None
-    checkout = Path(__file__).resolve().parent.parent
-    base = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
-    return given if given.is_absolute() else base / given
+    return given if given.is_absolute() else (checkout() or Path.cwd()) / given
 
 
 def make_folder(path: Path) -> None:

@@ -16,10 +16,23 @@ os.environ |= {
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Name bytes by their argument: compressed ones hold the clock, and workers would disagree."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session")
 def study_runs(tmp_path_factory):
     """The runs of the tiny studies, which share them by content."""
     return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory):
+    """Real benchmarks' shapes and the runs of the studies on them; see tests/real_shapes.py."""
+    from tests.real_shapes import Shapes  # loads torch
+
+    return Shapes(tmp_path_factory.mktemp("shapes"))
 
 
 @pytest.fixture(scope="session", autouse=True)

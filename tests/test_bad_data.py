@@ -245,10 +245,11 @@ def test_compressed_tables_are_read(tmp_path, compress, kind):
         ("a.parquet", b"", "damaged"),
         ("a.json", b"[" * 100_000, "not to be read as JSON|no JSON"),
         ("a.jsonl", TEXT.encode() + '\n"é'.encode()[:-1], "line 6, byte 0 of it"),
-        ("a.csv", b"prompt,chosen,rejected\nx,\"[{'role': 'user'}]\",z", "as Python prints them"),
+        ("a.csv", b"prompt,chosen,rejected\nx,\"[{'role': 'user', 'content': <x>}]\",z",
+         "as Python prints them"),
         ("a.json", b'[5, {"prompt": 1}]', "expected an object, found a int"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_read_is_named(tmp_path, name, content, sentence):
     with pytest.raises(DataError, match=f"(?s){sentence}"):
         load_pairs(written(tmp_path / name, content))

@@ -21,7 +21,7 @@ from plc_core.evidence.estimates import (
 )
 from plc_core.evidence.files import COLUMNS, FILES
 from plc_core.evidence.numbers import gap, training_time, within_sources
-from plc_core.evidence.report import EvidenceConfig, bill, by_rate, open_evidence
+from plc_core.evidence.report import EvidenceConfig, beside_the_paper, bill, by_rate, open_evidence
 from plc_core.evidence.variants import methods_table, variants_table
 from plc_core.files import RunError, project_path
 from plc_core.study.results import Results
@@ -83,6 +83,33 @@ def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
     assert "87.5 [87.5, 87.5] (n=5)" in report
     assert "not run" in report
     assert report.count("Plotly.newPlot(") == 2
+    for said in (
+        "read of training pairs at their first visit",
+        "preference-trained on UltraFeedback",
+        "a linear head on this policy&#39;s own starting weights",
+    ):
+        assert said in report or said.replace("&#39;", "'") in report, said
+
+
+def test_the_report_says_how_short_the_runs_are_beside_the_papers():
+    said = beside_the_paper(read_study("smollm2"))
+    assert "61 optimizer steps of all weights; the paper's are 955 of LoRA" in said
+    assert "optimizer steps" not in beside_the_paper(Study("none"))
+
+
+def test_every_claim_says_of_which_pairs_it_is(study):
+    """The paper reads ties of pairs that its policies never trained on."""
+    table = claims_table(study, Study("world"))
+    for text, read in (
+        ("q_tie ranks exact ties, AUROC", "training pairs at their first visit"),
+        ("q_tie is larger for the smallest score gaps", "training pairs at their first visit"),
+        ("q_flip ranks reversed labels at 20 %", "training pairs at their first visit"),
+        ("Held-out accuracy over DPO, clean data", "held-out pairs"),
+        ("q_flip finds disagreement with a reward model at 20 %", "held-out pairs"),
+        ("q_tie follows the order of the three vote groups", "voted pairs, zero-shot"),
+        ("PLC-DPO wins against same-data DPO on clean data", "answers"),
+    ):
+        assert row_of(table, text)["read"] == read
 
 
 def row_of(table, text):

@@ -106,6 +106,20 @@ def test_its_state_goes_through_json_bit_for_bit():
     assert torch.equal(whole(rows[0]), restored(rows[0]))
 
 
+def test_a_margin_that_is_none_says_nothing_and_survives_saving():
+    rows, _ = margins_of(0.2)
+    nothing = torch.tensor([math.nan, math.nan], dtype=torch.float64)
+    alone, beside, restored = filled(rows), filled([]), FlipPosterior()
+    for row in rows:
+        beside.observe(torch.cat((nothing, row)))
+    torch.testing.assert_close(beside(rows[0]), alone(rows[0]))
+    torch.testing.assert_close(torch.stack(beside.estimate()), torch.stack(alone.estimate()))
+    restored.load_state_dict(json.loads(json.dumps(beside.state_dict())))
+    assert torch.equal(beside(rows[0]), restored(rows[0]))
+    empty = filled([nothing])
+    assert torch.equal(empty(rows[0]), FlipPosterior()(rows[0]))
+
+
 @pytest.mark.parametrize(
     "state", [{}, {"margins": 3}, {"margins": [["a"]]}, {"margins": [[math.nan]]}], ids=str
 )

@@ -9,9 +9,13 @@ import pyarrow as pa
 import pytest
 
 from plc_core.evaluation.kl_control import (
+    MEAN,
+    POOLED,
     find_controls,
+    headline,
     matched_beta,
     mean_kl,
+    of_benchmarks,
     win_rates,
     win_rates_shown,
 )
@@ -168,12 +172,58 @@ def test_benchmarks_split_the_prompts(runs) -> None:
     names = {f"p{i}": "even" if i % 2 == 0 else "odd" for i in range(PROMPTS)}
     whole = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"])
     parts = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"], benchmarks=names)
-    assert set(parts["benchmark"]) == {"even", "odd"}
+    assert list(dict.fromkeys(parts["benchmark"])) == [MEAN, POOLED, "even", "odd"]
     for decoding, rows in parts.groupby("decoding"):
-        mean = np.average(rows["win_rate"], weights=rows["n"])
-        assert mean == pytest.approx(whole.set_index("decoding").loc[decoding, "win_rate"])
+        alone = of_benchmarks(rows)
+        pooled = np.average(alone["win_rate"], weights=alone["n"])
+        assert pooled == pytest.approx(whole.set_index("decoding").loc[decoding, "win_rate"])
+        assert pooled == pytest.approx(rows.set_index("benchmark").loc[POOLED, "win_rate"])
     with pytest.raises(JoinError, match="59 of 60 prompts are in no benchmark"):
         win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"], benchmarks={"p0": "x"})
+
+
+def test_benchmarks_weigh_alike_whatever_their_size(runs) -> None:
+    """As in the paper: one of 50 prompts counts no more than one of 10."""
+    names = {f"p{i}": "small" if i < 10 else "large" for i in range(PROMPTS)}
+    table = win_rates(runs, runs["DPO"], runs["control"], benchmarks=names)
+    for _, rows in table.groupby(["method", "decoding"]):
+        own = rows.set_index("benchmark")
+        alone = own.loc[["small", "large"]]
+        for column in ("win_rate", "over_control", "ties", "reward"):
+            assert own.loc[MEAN, column] == pytest.approx(alone[column].mean(), nan_ok=True)
+        assert own.loc[POOLED, "win_rate"] == pytest.approx(
+            np.average(alone["win_rate"], weights=[10, 50])
+        )
+        assert own.loc[[MEAN, POOLED], "n"].tolist() == [PROMPTS, PROMPTS]
+        # The small one's prompts weigh more, so the interval of the mean is the wider one.
+        width = own["high"] - own["low"]
+        assert width[MEAN] > width[POOLED]
+    assert headline(table)["benchmark"].eq(MEAN).all()
+    assert headline(of_benchmarks(table).query("benchmark == 'small'"))["n"].eq(10).all()
+
+
+def test_rows_of_one_place_are_refused(runs) -> None:
+    """A row that hid another did so without a word."""
+    table = pd.concat([win_rates(runs, runs["DPO"]).assign(rate=rate) for rate in (0.0, 0.3)])
+    shown = win_rates_shown(table, {"rate": "injected ties", "method": "method"})
+    assert ("0.3", "PLC-DPO") in shown.index
+    assert len(shown) == 4
+    with pytest.raises(ValueError, match="Two rows of the win rates are those of"):
+        win_rates_shown(table)
+
+
+def test_without_control_and_sampled_answers_there_are_no_such_columns(runs) -> None:
+    table = win_rates(runs, runs["DPO"], decodings=["greedy"])
+    assert not set(table) & {"kl", "kl_low", "control_kl", "over_control"}
+    shown = win_rates_shown(table)
+    assert list(shown) == ["win %, greedy", "seeds × prompts"]
+    said = results_in_words(
+        table[table["method"] == "PLC-DPO"].assign(rate=0.1), "rate", "at {:.0%}".format, "PLC-DPO"
+    )
+    assert "control" not in said
+    assert "1 intervals" in said
+    with pytest.raises(RunError, match="needs sampled answers"):
+        win_rates(runs, runs["DPO"], runs["control"], decodings=["greedy"])
 
 
 def test_one_baseline_may_serve_all_seeds_and_others_are_paired_by_seed(runs) -> None:

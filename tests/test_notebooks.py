@@ -1,6 +1,7 @@
 """The notebooks: their conventions, a real execution in a batch, and what they refuse."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -379,3 +380,19 @@ def test_parameters_are_what_the_cells_set_to_plain_values():
     with pytest.raises(ParameterError, match="did you mean 'recipe'"):
         notebook_parameters({"In": ["name = 'x'\nrecip = 'bold'"], "name": "x", "recip": "bold"},
                             TrainConfig)  # fmt: skip
+
+
+def test_a_kernel_that_died_before_it_began_is_started_again(tmp_path, monkeypatch):
+    """As where two kernels drew the same port; one that died later is not."""
+    notebook = importlib.import_module("plc_core.batch.notebook")
+    for reason, times in (("Kernel died before replying to kernel_info", 3), ("Kernel died", 1)):
+        calls = []
+
+        def execute(*given, reason=reason, calls=calls, **options):
+            calls.append(given)
+            raise RuntimeError(reason)
+
+        monkeypatch.setattr(notebook.papermill, "execute_notebook", execute)
+        with pytest.raises(NotebookError, match="kernel died"):
+            run_notebook(TRAIN, {"name": "never", "runs_dir": str(tmp_path)})
+        assert len(calls) == times

@@ -198,6 +198,21 @@ def test_the_first_steps_statistics_are_the_first_batchs():
     assert deviation.item() == pytest.approx(math.sqrt(14 / 3))
 
 
+@pytest.mark.parametrize("options", [{}, {"length_evidence": True}])
+def test_pairs_of_the_same_tokens_move_no_statistics(options):
+    margin, lengths = f64([0.5, 0.0, -0.2, 0.0, 0.9]), f64([[3, 9], [5, 5], [8, 2], [7, 7], [4, 6]])
+    distinct = torch.tensor([True, False, True, False, True])
+    alone, beside = Router(**options), Router(**options)
+    for _ in range(3):
+        expected = alone(margin[distinct], 0.5, lengths=lengths[distinct])
+        found = beside(margin, 0.5, lengths=lengths, distinct=distinct)
+        torch.testing.assert_close(found.z[distinct], expected.z)
+    close(beside.calibration.statistics()[0], alone.calibration.statistics()[0])
+    before = beside.state_dict()
+    beside(margin[:2], 0.5, lengths=lengths[:2], distinct=torch.tensor([False, False]))
+    assert beside.state_dict()["calibration"] == before["calibration"]
+
+
 def test_without_centring_the_evidence_turns_at_a_margin_of_zero():
     m = torch.tensor([0.2, 1.0, 1.8], dtype=torch.float64)
     centred, plain = (Router(centre=c)(m, progress=0.5) for c in (True, False))

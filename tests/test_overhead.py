@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.analysis.overhead import DPO, PLC, REFERENCE, overhead_table, reading
+from plc_core.analysis.overhead import DPO, PLC, REFERENCE, overhead_table, reading, runtime_table
+from plc_core.analysis.paper import published
 from plc_core.batch import run_notebook
 from plc_core.evaluation.overhead import OverheadConfig
 from plc_core.parameters import ParameterError, checked, notebook_values
 from plc_core.runs import open_run
-from tests.paths import ROOT
+from tests.paths import ROOT, shared_file
 
 NOTEBOOK = ROOT / "notebooks" / "11_overhead.ipynb"
 TRL, STORED = (
@@ -64,7 +65,10 @@ def test_the_notebook_runs_and_ends_with_a_sentence(tmp_path):
     last = "".join(notebook["cells"][-1]["outputs"][0]["text"])
     assert "PLC-DPO's step against DPO's: " in last
     assert "times as many pairs a second as the fastest of 1 settings of TRL" in last
-    assert "peak GiB" in (run.path / "report.html").read_text()
+    report = (run.path / "report.html").read_text()
+    assert "peak GiB" in report
+    for shown in ("110-step total", "not measured", "1.362 [1.312, 1.430]", "2 of 2 steps"):
+        assert shown in report
 
 
 def test_the_defaults_of_the_notebook_are_the_configs():
@@ -93,6 +97,48 @@ def test_the_sentence_has_the_sign_and_counts_the_reference_pass():
     assert "no difference from DPO's step shown" in reading(measured([[0.9], [1.1]]))
     one = measured().query("round == 0")
     assert "+10.0 % time (one round, which says nothing of a difference)" in reading(one)
+
+
+def test_the_runtime_table_is_the_papers_with_ones_own_above_it():
+    """Windows of 120 steps: totals of their first 110, medians and ranges over three windows."""
+    dpo = [[1.0] * 110 + [9.0] * 10, [1.2] * 120, [1.1] * 120]
+    plc = [[1.1] * 120, [1.2] * 120, [1.1] * 120]
+    table = runtime_table(timings(**{DPO: dpo, PLC: plc, TRL: [[5.0]] * 3}))
+    assert table.loc["here"].to_dict("index") == {
+        DPO: {"110-step total": "121 s", "Median s/step": "1.100 [1.000, 1.200]",
+              "Overhead": "–", "windows": "3 of 120 steps"},
+        PLC: {"110-step total": "121 s", "Median s/step": "1.100 [1.100, 1.200]",
+              "Overhead": "+0.0 [+0.0, +10.0] %", "windows": "3 of 120 steps"},
+    }  # fmt: skip
+    assert table.loc["paper, eight B200"].to_dict("index") == {
+        DPO: {"110-step total": "378 s", "Median s/step": "1.362 [1.312, 1.430]",
+              "Overhead": "–", "windows": "3 of 500 steps"},
+        PLC: {"110-step total": "377 s", "Median s/step": "1.110 [1.068, 1.190]",
+              "Overhead": "≈ 0 (-18.5 % by these medians)", "windows": "3 of 500 steps"},
+    }  # fmt: skip
+
+
+def test_the_runtime_table_leaves_open_what_was_not_measured():
+    """Windows shorter than the paper's run have no total; without DPO there is no overhead."""
+    table = runtime_table(measured())
+    assert table.loc["here", "110-step total"].tolist() == ["not measured"] * 2
+    assert table.loc[("here", PLC), "Overhead"] == "+15.0 [+10.0, +20.0] %"
+    lost = measured()
+    lost["seconds"] = lost["seconds"].where(lost["what"] != DPO, lost["seconds"].map(lambda _: []))
+    table = runtime_table(lost).loc["here"]
+    assert table["Overhead"].tolist() == ["–", "–"]
+    assert table["Median s/step"].tolist() == ["–", "1.150 [1.100, 1.200]"]
+    assert (
+        reading(lost) == "PLC-DPO and DPO were not both measured, so there is nothing to compare."
+    )
+
+
+def test_the_windows_of_the_published_table_are_those_of_its_caption():
+    source = shared_file("paper/plc-dpo.tex").read_text()
+    (line,) = {(row.windows, row.window_steps) for row in published("runtime").itertuples()}
+    assert line == (3, 500)
+    assert "three repeated 500-step windows" in source
+    assert "eight NVIDIA B200 GPUs" in source
 
 
 def test_a_setting_that_does_not_fit_is_said_and_not_compared():

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from plc_core.engine.visits import VisitRecorder, _HostCopy
+from plc_core.engine.host_copy import HostCopy
+from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.runs import create_run
@@ -27,7 +28,8 @@ def visit(recorder, rows, step=0, broken=0.0):
     out = objective(logps, 0.5)
     # As on a GPU, where the objective itself does not look at the values.
     out = dataclasses.replace(out, margin=out.margin + broken)
-    recorder.add(torch.tensor(rows), logps, out, out.routing)
+    distinct = torch.ones(len(rows), dtype=torch.bool)
+    recorder.add(torch.tensor(rows), logps, out, out.routing, distinct)
     recorder.close_step(step, 0.25, objective.router)
 
 
@@ -109,6 +111,6 @@ def test_a_broken_gradient_is_told_and_its_step_kept(recorder, later):
 
 def test_a_copy_to_the_host_stays_as_it_was():
     values = torch.zeros(2)
-    copy = _HostCopy(values)
+    copy = HostCopy(values)
     values += 1
     assert copy.numpy().tolist() == [0, 0]

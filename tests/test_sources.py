@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
-from plc_core.data import DATASETS, DataError, load_pairs
+from plc_core.data import DATASETS, DataError, load_pairs, pairs_from_rows
 from plc_core.data.json_text import CHUNK
 from plc_core.files import cache_dir
 from tests.paths import shared_file
@@ -107,15 +107,75 @@ def test_a_folder_is_read_whole_with_splits_by_name_and_rows_by_file(tmp_path):
         assert len(load_pairs(tmp_path, split=split)) == 5
 
 
-def test_messages_in_the_cells_of_a_table_are_read(tmp_path):
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
-    frame = pd.DataFrame(
-        {"prompt": ["Hi", "Hi"], "chosen": [json.dumps(messages), str(messages)], "rejected": "Go"}
-    )
-    pairs = load_pairs(written(tmp_path / "pairs.csv", frame.to_csv(index=False)))
-    assert pairs.dataset[0]["chosen"] == "Hello"
-    # A list as Python prints it is not JSON: trained on as text, it would teach brackets.
-    assert pairs.report().of_rule("wrong-type")["row"].tolist() == [2]
+SPOKEN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He\nsaid 'yo'"}]
+CELLS = {
+    "JSON": json.dumps(SPOKEN),
+    "indented JSON": json.dumps(SPOKEN, indent=2),
+    "as Python prints it": str(SPOKEN),
+    "as NumPy prints it": "[" + "\n ".join(map(str, SPOKEN)) + "]",
+    "with tools beside": json.dumps({"messages": SPOKEN, "tools": []}),
+    "ShareGPT": json.dumps([{"from": "human", "value": "Hi"},
+                            {"from": "gpt", "value": "He\nsaid 'yo'"}]),
+    "the answer alone": json.dumps(SPOKEN[1]),
+    "JSON in JSON": json.dumps(json.dumps(SPOKEN)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet", "arrow"])
+def test_messages_in_cells_of_text_are_read_in_every_format(tmp_path, kind):
+    rows = [{"prompt": "Hi", "chosen": cell, "rejected": f"Go {n}", "note": cell}
+            for n, cell in enumerate(CELLS.values())]  # fmt: skip
+    path = tmp_path / f"pairs.{kind}"
+    if kind == "csv":
+        pd.DataFrame(rows).to_csv(path, index=False)
+    elif kind in ("jsonl", "json"):
+        written(path, "\n".join(map(json.dumps, rows)) if kind == "jsonl" else json.dumps(rows))
+    else:
+        table = pa.Table.from_pylist(rows)
+        if kind == "parquet":
+            Dataset(table).to_parquet(path)
+        else:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+    pairs = load_pairs(path)
+    assert pairs.dataset["chosen"][:] == ["He\nsaid 'yo'"] * len(CELLS)
+    assert pairs.dataset["prompt"][:] == [SPOKEN[:1]] * len(CELLS)
+    # What is no field of a pair stays as it was written.
+    assert json.loads(pairs.dataset["metadata"][0]) == {"note": CELLS["JSON"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2, 3]", '["user", "assistant"]', '{"value": 3}', '{"answer": "Hello"}',
+        '[{"role": "CEO", "content": "leads"}]', '[{"name": "Bo", "role": "user"}]',
+        '[{"from": "user", "to": "root"}]', '{"model": "m", "messages": [{"role": "user", '
+        '"content": "Hi"}]}', '[{"role": "user", "content": "Hi"}]\nThat is one message.',
+        "{'role': someone}", '[{"role": "user", "content": "Hi"}, 5]', "[", '{"role": "user',
+        '"[1, 2]"', '"[" is a bracket',
+    ],
+)  # fmt: skip
+def test_an_answer_that_merely_looks_like_messages_stays_a_text(text):
+    [pair] = pairs_from_rows([{"prompt": "Hi", "chosen": text, "rejected": "No"}], "test").dataset
+    assert (pair["chosen"], pair["marks"]) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ('[{"role": "user", "content": "Hi"}, {"role": "assist', "wrong-type"),
+        ("[{'role': 'user', 'content': array(['Hi'])}]", "wrong-type"),
+        ('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assist', "wrong-type"),
+        ('[{"role": "assistant", "content": null}]', "wrong-type"),
+        ('[{"role": "user", "content": "Hi"}, {"role": "?", "content": "Ho"}]', "wrong-type"),
+        ('[{"role": "user", "content": "Hi"}]', "no-answer"),
+        ('[{"role": "assistant", "content": "Ho", "tool_calls": [1]}]', "unsupported-turn"),
+        ("[{'role': 'user', 'content': " + "(" * 300 + ")" * 300 + "}]", "wrong-type"),
+    ],
+)
+def test_messages_that_cannot_be_read_are_listed(text, rule):
+    report = pairs_from_rows([{"prompt": "Hi", "chosen": text, "rejected": "No"}], "test").report()
+    assert (report.count(rule), report.rows_kept) == (1, 0)
 
 
 def test_an_answer_with_commas_quotes_and_lines_survives_a_table(tmp_path):
@@ -251,6 +311,15 @@ ULTRAFEEDBACK = {
     "messages": messages("What is rust?", "Iron oxide."),
     "score_chosen": 8.5, "score_rejected": 6.0,
 }  # fmt: skip
+ULTRAFEEDBACKS_ANSWERS = {
+    "source": "flan", "instruction": "What is rust?", "models": ["a", "b", "c", "d"],
+    "completions": [
+        {"model": model, "response": response, "overall_score": score}
+        for model, response, score in zip(
+            "abcd", ("Iron oxide.", "Oxide.", "A game.", "Tea."), (7.5, 7.5, 6.0, 2.0), strict=True
+        )
+    ],
+}  # fmt: skip
 HH = {
     "chosen": "\n\nHuman: What is rust?\n\nAssistant: Iron oxide.",
     "rejected": "\n\nHuman: What is rust?\n\nAssistant: A game.",
@@ -292,6 +361,10 @@ def dataset_folder(folder, name):
             "data/test_prefs-00000-of-00001.parquet": [ULTRAFEEDBACK],
             "data/train_sft-00000-of-00001.parquet": [ULTRAFEEDBACK],
         },
+        "ultrafeedback-ties": {
+            "flan.jsonl": [ULTRAFEEDBACKS_ANSWERS],
+            "truthful_qa.jsonl": [ULTRAFEEDBACKS_ANSWERS],
+        },
         "hh-rlhf": {
             "harmless-base/train.jsonl.gz": [HH],
             "helpful-base/train.jsonl.gz": [HH | {"rejected": HH["rejected"] + " Or not."}],
@@ -329,7 +402,10 @@ def test_every_public_dataset_is_read_from_a_local_copy(tmp_path, name):
         assert (pair["chosen"], pair["rejected"]) == ("Quite.", "No.")
     else:
         assert pair["prompt"] == [{"role": "user", "content": "What is rust?"}]
-        assert pair["chosen"] == "Iron oxide."
+        best = ["Iron oxide."]
+        if name == "ultrafeedback-ties":
+            best.append("Oxide.")  # as good
+        assert pair["chosen"] in best
     assert set(pairs.dataset["split"]) == {"train"}
     assert pairs.origin["repository"] == DATASETS[name].repository
     assert all(len(file["sha256"]) == 64 for file in pairs.origin["files"])

@@ -13,7 +13,7 @@ from scipy import stats
 
 from plc_core.analysis import figures, paper
 from plc_core.analysis.studies import confirmation, hard_pairs, ties, votes
-from plc_core.analysis.studies.pooling import between, pooled_visits, stacked_runs
+from plc_core.analysis.studies.pooling import between, over_seeds, pooled_visits, stacked_runs
 from plc_core.analysis.studies.truth import truth_of_runs, truth_of_scores
 from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run, open_run
@@ -166,6 +166,23 @@ def test_the_zero_shot_table_is_counted_pair_by_pair() -> None:
     assert shown.loc[("PLC-DPO", "self", "q_tie"), "paper: AUROC"] == "0.619"
 
 
+def test_a_pair_that_several_seeds_were_shown_counts_once() -> None:
+    """Twice in a test it would be two, and flipped under one seed alone in both of its groups."""
+    first, second = scores(seed=1), scores(seed=1)
+    second["q_tie"] = second["q_tie"] / 2
+    table = over_seeds([first, second])
+    assert len(table) == len(first)
+    assert table["q_tie"].to_numpy() == pytest.approx(0.75 * first["q_tie"].to_numpy())
+    assert ties.injected_ties({"x": table})["n_injected"].tolist() == (
+        ties.injected_ties({"x": first})["n_injected"].tolist()
+    )
+    pd.testing.assert_frame_equal(over_seeds([first]), first)
+    others = second.assign(pair_id="other " + second["pair_id"])
+    assert len(over_seeds([first, others])) == 2 * len(first)
+    turned = over_seeds([first, second.assign(flipped=~second["flipped"])])
+    assert not turned.duplicated(["calibration", "pair_id"]).any()
+
+
 def test_a_number_without_an_interval_says_so() -> None:
     """An AUROC of exactly 0 or 1 has none: alone it would read as a certainty."""
     assert between(0.0, math.nan, math.nan) == "0.000 (no interval)"
@@ -260,7 +277,17 @@ def test_a_file_without_unanimous_pairs_has_no_test() -> None:
 
 
 def test_flips_are_ranked_over_all_visits_without_injected_ties(run: Run) -> None:
-    table = confirmation.flip_detection({"PLC-DPO": [run]}).set_index("score")
+    held_out = scores().query("calibration == 'self'")
+    held_out = held_out.assign(flipped=np.arange(len(held_out)) % 3 == 0)
+    both = confirmation.flip_detection({"PLC-DPO": [run]}, {"PLC-DPO": held_out})
+    assert both["pairs"].unique().tolist() == [confirmation.IN_TRAINING, confirmation.HELD_OUT]
+    zero_shot = both[both["pairs"] == confirmation.HELD_OUT].set_index("score")
+    without = held_out[~held_out["injected_tie"]]
+    assert zero_shot.loc["q_flip", "flipped"] == without[without["flipped"]]["q_flip"].mean()
+    assert zero_shot.loc["q_flip", ["n_flipped", "n_others"]].tolist() == [
+        without["flipped"].sum(), (~without["flipped"]).sum()
+    ]  # fmt: skip
+    table = both[both["pairs"] == confirmation.IN_TRAINING].set_index("score")
     seen = run.visits().merge(run.pairs(), on="pair_id")
     seen = seen[~seen["injected_tie"]]
     up, down = (seen.loc[seen["flipped"] == side, "q_flip"] for side in (True, False))
@@ -269,7 +296,7 @@ def test_flips_are_ranked_over_all_visits_without_injected_ties(run: Run) -> Non
     assert table.loc["q_flip", "flipped"] == pytest.approx(up.mean(), rel=1e-6)
     assert table.loc["q_flip", "n_flipped"] == len(up)
     said = confirmation.detection_sentence(table.reset_index())
-    assert said.endswith("the paper has 0.731 under PLC-DPO at 20 %.")
+    assert said.endswith("The paper has 0.731 in training under PLC-DPO at 20 %.")
     shown = confirmation.flip_detection_shown(table.reset_index())
     assert shown["flip AUROC"].iloc[-2:].tolist() == ["0.731", "0.734"]
 

@@ -10,9 +10,11 @@ from pydantic import ValidationError
 from plc_core.analysis import figures
 from plc_core.evaluation import kl_matching
 from plc_core.evaluation.chain_judged import ChainJudged
+from plc_core.evaluation.kl_control import win_rates_shown
 from plc_core.experiments import hard_pairs, label_noise, self_confirmation, study, ties
 from plc_core.experiments.hard_pairs import HardPairConfig
 from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
+from plc_core.experiments.planning import plan_runs
 from plc_core.experiments.self_confirmation import ConfirmationConfig
 from plc_core.experiments.study import concluded, keep, open_report, record
 from plc_core.experiments.ties import ExactTieConfig
@@ -125,9 +127,14 @@ def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
         (objective, rate) for objective in ("dpo", "plc") for rate in (0.0, 0.3)
     }
     table = ties.tie_table(found)
+    shown = win_rates_shown(table, {"tie_rate": "injected ties", "method": "method"})
+    # Keyed by the share that was injected, not by that of tied verdicts.
+    assert set(shown.index) == {
+        (rate, method) for rate in ("0", "0.3") for method in ("PLC-DPO", CONTROL)
+    }
     assert set(table["method"]) == {"PLC-DPO", CONTROL}
     said = ties.tie_sentence(table, found)
-    assert said.startswith("Against DPO on the same data. With 0% ties, PLC-DPO wins ")
+    assert said.startswith("Against DPO on the same data, over 60 prompts. With 0% ties, PLC-DPO ")
     assert ". With 30% ties, PLC-DPO wins " in said
     assert said.endswith("The paper has 58.3 % at 0% to 68.5 % at 30%.")
     assert ties.published_ties().loc["PLC-DPO", "30%"] == "68.5"
@@ -135,18 +142,54 @@ def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
         config(ExactTieConfig, tmp_path, rates=[0.3])
 
 
-def test_the_longer_warm_up_has_a_control_of_its_own(asked, tmp_path: Path) -> None:
+def test_the_longer_warm_up_is_of_both_and_has_a_control_of_its_own(asked, tmp_path: Path) -> None:
+    """The paper extends the warm-up for PLC-DPO and DPO alike."""
     found = self_confirmation.confirmation_runs(config(ConfirmationConfig, tmp_path))
-    assert list(found.runs) == ["PLC-DPO", "DPO (shadow)", "PLC-DPO, 30% warm-up"]
-    options = [a["objective_options"] for a in asked if "objective_options" in a]
-    assert options == [{"warmup": 0.3}] * 2
-    # The first control serves the second as well, as both moved as far.
-    assert len([a for a in asked if "beta" in a]) == 2
+    longer = {arm: f"{arm}, 30% warm-up" for arm in ("PLC-DPO", "DPO (shadow)")}
+    assert list(found.runs) == [*longer, *longer.values()]
+    rises = {(a["objective"], a.get("beta")) for a in asked if "learning_rate_warmup" in a}
+    beta = found.controls[longer["PLC-DPO"]].beta
+    assert rises == {("plc", None), ("dpo", None), ("dpo", beta)}
+    assert [a["objective_options"] for a in asked if "objective_options" in a] == [
+        {"warmup": 0.3}
+    ] * 2
     table = self_confirmation.confirmation_win_rates(found)
-    beta = found.controls["PLC-DPO"].beta
-    assert table.groupby("method").size().to_dict() == {
-        f"{CONTROL}, β={beta:g}": 2, "PLC-DPO": 2, "PLC-DPO, 30% warm-up": 2
+    assert {tuple(row) for row in table[["baseline", "method"]].to_numpy()} == {
+        ("DPO", "PLC-DPO"), ("DPO", f"{CONTROL} of PLC-DPO"), ("DPO", longer["DPO (shadow)"]),
+        ("DPO, 30% warm-up", longer["PLC-DPO"]),
+        ("DPO, 30% warm-up", f"{CONTROL} of {longer['PLC-DPO']}"),
     }  # fmt: skip
+
+
+def test_a_learning_rate_that_rises_as_ever_leaves_dpo_itself(asked, tmp_path: Path) -> None:
+    settings = config(ConfirmationConfig, tmp_path, learning_rate_warmup=0.1, seeds=[0])
+    plain, longer = (
+        settings.variants()[name] for name in ("DPO (shadow)", "DPO (shadow), 30% warm-up")
+    )
+    (one,) = plan_runs("world", {"a": plain}, [0])
+    (other,) = plan_runs("world", {"b": longer}, [0])
+    assert one.name == other.name
+
+
+@pytest.mark.parametrize("kind", [NoiseConfig, ExactTieConfig, ConfirmationConfig])
+def test_controls_and_sampled_decoding_can_be_left_out(kind, asked, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="kl_control needs sampled answers"):
+        config(kind, tmp_path, decodings=["greedy"])
+    settings = config(kind, tmp_path, decodings=["greedy"], kl_control=False, seeds=[0])
+    made, tabled = {
+        NoiseConfig: (label_noise.noise_runs, label_noise.noise_table),
+        ExactTieConfig: (ties.tie_runs, ties.tie_table),
+        ConfirmationConfig: (
+            self_confirmation.confirmation_runs, self_confirmation.confirmation_win_rates
+        ),
+    }[kind]  # fmt: skip
+    found = made(settings)
+    assert not [a for a in asked if "beta" in a]
+    assert not [name for name in found.named if "control" in name]
+    table = tabled(found)
+    assert set(table["decoding"]) == {"greedy"}
+    assert not set(table) & {"kl", "kl_low", "kl_high", "control_kl", "over_control"}
+    assert not table.isna().any(axis=None)
 
 
 def test_controls_that_are_missing_are_told_apart(asked, tmp_path: Path, monkeypatch) -> None:
@@ -196,7 +239,7 @@ def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> 
     assert [title.text for title in radar.layout.annotations] == ["0.0", "much"]
     first = radar.data[0]
     assert first.r[0] == first.r[-1]
-    assert set(first.theta) == {"all prompts<br>greedy", "all prompts<br>sampled"}
+    assert set(first.theta) == {"world<br>greedy", "world<br>sampled"}
 
 
 def test_studies_compare_over_the_prompts_that_training_answered(
@@ -266,7 +309,7 @@ def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path)
     with pytest.raises(RunError, match=r"^4 runs are missing .*Then up to 4 more follow: the KL"):
         ties.tie_runs(tie)
     confirmed = config(ConfirmationConfig, tmp_path, make=False)
-    with pytest.raises(RunError, match=r"^6 runs are missing .*Then up to 8 more follow: the KL"):
+    with pytest.raises(RunError, match=r"^8 runs are missing .*Then up to 8 more follow: the KL"):
         self_confirmation.confirmation_runs(confirmed)
     hard = config(HardPairConfig, tmp_path, rates=[0.1, 0.2], make=False)
     with pytest.raises(RunError, match=r"^1 run is missing .*Then 4 more follow, whose pairs are"):

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 import plc_core.engine.token_cache as token_cache
-from plc_core.data import DataError, flip_labels, pairs_from_rows
+from plc_core.data import DataError, Options, flip_labels, pairs_from_rows
 from plc_core.data.world import CHECKPOINT, sample_prompts, write_response
 from plc_core.engine.encoding import Conversation, _checked, encode_all, encode_plainly
 from plc_core.engine.models import load_policy
@@ -78,7 +78,10 @@ def turn(role, text):
 
 
 def tokens_of(rows, tokenizer, max_length=10_000, **options):
-    return tokenize_pairs(pairs_from_rows(rows, "test"), tokenizer, max_length, **options)
+    # Texts that spell special tokens, whatever they look like, are kept as they are.
+    kept = Options(actions={"rendered-template": "keep"})
+    pairs = pairs_from_rows(rows, "test", options=kept)
+    return tokenize_pairs(pairs, tokenizer, max_length, **options)
 
 
 def row(prompt, chosen, rejected):
@@ -234,7 +237,7 @@ def test_a_tokenizer_without_a_fast_half_is_read_in_the_plain_way():
 def test_a_special_token_that_a_text_spells_is_plain_text(make, spelled, end):
     tokenizer = make()
     text = f"say {spelled} again"
-    [tokens] = tokens_of([row(text, text + "!", spelled)], tokenizer).dataset
+    [tokens] = tokens_of([row(text, text + "!", spelled + " now")], tokenizer).dataset
     ordinary = tokens_of([row("say", "it", "now")], tokenizer).dataset[0]
     specials = set(tokenizer.all_special_ids) | {
         i for i, token in tokenizer.added_tokens_decoder.items() if token.special
@@ -267,7 +270,7 @@ def test_a_token_of_the_tokenizer_that_is_not_special_stays_one():
 
 def test_a_vocabulary_without_the_characters_of_a_special_token_refuses_the_pair():
     _, tokenizer = load_policy("world")
-    rows = [row(PROMPT, "well <eos>", "so"), row(PROMPT, "then chop it .", "well")]
+    rows = [row(PROMPT, "well <eos> so", "so"), row(PROMPT, "then chop it .", "well")]
     rows.append(row(PROMPT, "then sauté it .", "well"))
     tokens = tokens_of(rows, tokenizer)
     assert len(tokens.dataset) == 1

@@ -536,6 +536,78 @@ def test_pairs_without_a_difference_are_said(folder, tmp_path, caplog):
     assert "3 of 4 pairs have the same tokens on both sides" in run.data_sentence()
 
 
+HALF_ALIKE = {"max_length": 16, "num_pairs": None, "flip_rate": 0.0, "learning_rate": 3e-3}
+
+
+@pytest.fixture(scope="module")
+def half_alike(tmp_path_factory):
+    """32 pairs of which each differs, and 32 that a maximum length of 16 makes alike."""
+    verbs, same = ("chop", "boil", "salt", "cook"), "then chop it . " * 4
+    rows = [
+        {"prompt": f"{a} soup . skip {b} .", "chosen": f"then {a} it .", "rejected": f"{end} ."}
+        for a in verbs
+        for b in verbs
+        for end in ("well", "so")
+    ]
+    rows += [
+        {"prompt": f"{a} soup . skip {b} .", "chosen": same + end, "rejected": same + "well"}
+        for a in verbs
+        for b in verbs
+        for end in ("um", "so")
+    ]
+    path = tmp_path_factory.mktemp("alike") / "half.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+@pytest.mark.parametrize("objective", ["plc", "dpo"])
+def test_pairs_of_the_same_tokens_are_no_evidence(folder, half_alike, objective, monkeypatch):
+    changes = {"data": half_alike, "objective": objective, **HALF_ALIKE}
+    name = f"half-alike-{objective}"
+    run = train(small(folder, name, save_steps=2, **changes))
+    visits, metrics, pairs = run.visits(), run.metrics(), run.pairs(["pair_id", "chosen"])
+    alike = set(pairs.loc[pairs["chosen"].str.startswith("then chop it . then"), "pair_id"])
+    equal = visits["pair_id"].isin(alike)
+    assert equal.sum() == len(alike) == 32
+    read = ["z", "q_clean", "q_flip", "q_tie", "confidence", "weight", "p_flip"]
+    assert visits.loc[equal, read].isna().all().all()
+    assert not visits.loc[~equal].isna().any().any()
+    assert not visits.loc[equal, ["margin", "policy_chosen"]].isna().any().any()
+    # As if they were not there: the statistics are those of the others alone, step by step.
+    router, posterior = (
+        build_objective("plc", beta=run.info["config"]["beta"]).router,
+        FlipPosterior(),
+    )
+    for step, rows in visits[~equal].groupby("step"):
+        margin = torch.tensor(rows["margin"].to_numpy()).double()
+        routing = router(margin, progress=step / 4)
+        expected = {"z": routing.z, "q_flip": routing.flip, "p_flip": posterior(margin)}
+        for column, values in expected.items():
+            torch.testing.assert_close(
+                torch.tensor(rows[column].to_numpy()).double(), values, atol=2e-4, rtol=1e-3
+            )
+        posterior.observe(margin)
+        line = metrics.set_index("step").loc[step]
+        assert line["q_flip"] == pytest.approx(routing.flip.mean().item(), abs=1e-4)
+        assert line["margin_mean"] == pytest.approx(margin.mean().item(), abs=1e-6)
+        assert line["ema_mean"] == pytest.approx(
+            router.calibration.statistics()[0].item(), abs=1e-5
+        )
+    config, _ = interrupted(folder, f"{name}-cut", monkeypatch, 3, **changes)
+    resumed = train(config.model_copy(update={"resume": True}))
+    pd.testing.assert_frame_equal(resumed.visits(), visits)
+
+
+def test_the_share_of_pairs_without_a_difference_is_of_all_that_were_read(
+    folder, half_alike, caplog
+):
+    changes = {"data": half_alike, "data_actions": {"identical-tokens": "drop"}, **HALF_ALIKE}
+    run = train(small(folder, "half-left-out", **changes))
+    assert len(run.pairs()) == 32
+    assert "32 of 64 pairs have the same tokens on both sides and are left out" in caplog.text
+    assert not run.visits().isna().any().any()
+
+
 @pytest.mark.parametrize("objective", ["cdpo", "re-po", "gamma-po", "simpo"])
 def test_other_objectives_train_and_resume(folder, monkeypatch, objective):
     changes = {"objective": objective}

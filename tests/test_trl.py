@@ -4,12 +4,14 @@ import importlib
 import json
 import math
 
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
 from transformers import MixtralConfig, MixtralForCausalLM
 from trl import DPOConfig, DPOTrainer
 
+from plc_core.analysis.inspection.digest import digest
 from plc_core.data import pairs_from_rows
 from plc_core.data.world import sample_prompts, write_response
 from plc_core.engine import trl_adapter
@@ -20,7 +22,9 @@ from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.trl_adapter import ObjectiveDPOTrainer
 from plc_core.files import RunError
-from plc_core.objective import NonFiniteError, PairLogps, build_objective
+from plc_core.objective import PairLogps, build_objective
+from plc_core.runs import open_run
+from plc_core.runs.visit_files import VISITS_SCHEMA
 
 BETA = 0.3
 
@@ -78,6 +82,45 @@ def moved(model):
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter += 0.02 * parameter.abs().mean() * noise
+
+
+def test_pairs_of_the_same_tokens_are_outside_the_adapters_statistics(rows, tmp_path):
+    alike = [row | {"rejected": row["chosen"]} for row in rows[8:]]
+    more = {"objective": build_objective("plc", beta=BETA)}
+    adapted = trainer([*rows[:8], *alike], tmp_path, ObjectiveDPOTrainer, more,
+                      per_device_train_batch_size=16, max_steps=2)  # fmt: skip
+    adapted.current_gradient_accumulation_steps = 1
+    moved(adapted.model)
+    [batch] = adapted.get_train_dataloader()
+    del batch[trl_adapter.INDEX]  # visits are of a training, which this is not
+    distinct = trl_adapter._distinct(batch)
+    assert distinct.sum() == sum(row["chosen"] != row["rejected"] for row in rows[:8]) >= 7
+    adapted.model.train()
+    with torch.no_grad():
+        adapted.compute_loss(adapted.model, batch)
+    mean, deviation = more["objective"].router.calibration.statistics()
+    half = len(batch["input_ids"]) // 2
+    mask = batch["completion_mask"][:, 1:]
+    with torch.no_grad():
+        logits = adapted.model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+        ).logits[:, :-1]
+    logps = logits.log_softmax(-1).gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+    policy = (logps * mask).sum(1)
+    margin = (
+        BETA
+        * (policy[:half] - policy[half:] - batch["ref_chosen_logps"] + batch["ref_rejected_logps"])[
+            distinct
+        ].double()
+    )
+    assert mean.item() == pytest.approx(margin.mean().item(), abs=1e-5)
+    assert deviation.item() == pytest.approx(margin.std(correction=0).item(), abs=1e-5)
+    adapted.state.log_history.clear()
+    routed = more["objective"].router(margin, 0.0, update=False)
+    adapted.log({})
+    assert adapted.state.log_history[0]["routing/q_flip"] == pytest.approx(
+        routed.flip.mean().item(), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,6 +195,8 @@ def test_the_adapter_trains_dpo_as_trl_does(rows, tmp_path):
     shadow = [log for log in adapted.state.log_history if "routing/q_flip" in log]
     assert len(shadow) == 6
     assert shadow[0]["routing/q_clean"] == pytest.approx(0.8, abs=0.01)
+    assert "routing/gamma" not in shadow[0]  # DPO corrects nothing
+    assert len(open_run(tmp_path / "adapted" / "runs" / "training-1").visits()) == 3 * len(rows)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -171,17 +216,69 @@ def test_the_adapter_calibrates_once_a_step_and_survives_a_stop(rows, tmp_path, 
 
     whole = run(tmp_path / "whole")
     whole.train()
+    record = open_run(tmp_path / "whole" / "runs" / "training-1")
+    _record_agrees_with_logs(record, whole.state.log_history)
+    visits = record.visits()
     state = json.loads((tmp_path / "whole" / "checkpoint-2" / STATE_FILE).read_text())
     # The bias-corrected EMA's mass after two steps, whatever the accumulation.
     assert state["objective"]["calibration"]["average"][2] == pytest.approx(1 - 0.98**2)
     resumed = run(tmp_path / "whole")
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert resumed.objective.state_dict() == whole.objective.state_dict()
+    pd.testing.assert_frame_equal(record.visits(), visits)  # taken back to step 2, and made again
+    assert [path.name for path in record.path.parent.glob("training-*")] == ["training-1"]
     (tmp_path / "whole" / "checkpoint-4" / STATE_FILE).unlink()
     with pytest.raises(RunError, match=f"has no {STATE_FILE}"):
         run(tmp_path / "whole").train(
             resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4")
         )
+    assert len(record.visits()) == len(visits)
+
+
+def _record_agrees_with_logs(record, logs):
+    visits, metrics = record.visits(), record.metrics()
+    logs = pd.DataFrame([log for log in logs if "routing/weight" in log])
+    assert visits.groupby("step").size().tolist() == [8] * 6
+    assert visits[VISITS_SCHEMA.names].notna().all(axis=None)
+    for name in ("q_clean", "q_flip", "q_tie", "confidence", "weight"):
+        means = visits.groupby("step")[name].mean()
+        assert logs[f"routing/{name}"].tolist() == pytest.approx(means.tolist(), abs=1e-6)
+    assert logs["routing/gamma"].tolist() == pytest.approx(metrics["gamma"].tolist(), abs=1e-6)
+    assert metrics["gamma"].iloc[-1] > metrics["gamma"].iloc[0] == 0
+    assert metrics["grad_norm"].tolist() == pytest.approx(logs["grad_norm"].tolist(), rel=1e-4)
+    assert metrics["loss"].tolist() == pytest.approx(logs["loss"].tolist(), rel=1e-3)
+    assert metrics["learning_rate"].tolist() == pytest.approx(logs["learning_rate"].tolist())
+    assert (record.status["state"], record.status["step"], record.is_trained) == ("done", 6, True)
+
+
+def test_a_pair_of_the_adapters_record_is_the_users_row(rows, tmp_path):
+    """By the id that `load_pairs` gives it, once more where the row is there twice."""
+    odd = {**rows[1], "rejected": ""}  # TRL trains it
+    several = [*rows[:5], rows[0], odd]
+    data = conversations(several).add_column("mine", [f"row {i}" for i in range(7)])
+    policy, tokenizer = load_policy("world")
+    args = arguments(tmp_path, num_train_epochs=1)
+    objective = build_objective("plc", beta=BETA)
+    adapted = ObjectiveDPOTrainer(
+        policy, args=args, train_dataset=data, processing_class=tokenizer, objective=objective
+    )
+    adapted.train()
+    record = open_run(tmp_path / "runs" / "training-1")
+    pairs = record.pairs()
+    assert pairs["pair_id"].tolist()[:5] == pairs_from_rows(rows[:5], "mine").dataset["pair_id"][:]
+    assert pairs["pair_id"].is_unique
+    assert sorted(record.visits()["pair_id"]) == sorted(pairs["pair_id"])
+    fifth, again, last = (record.pair(pairs["pair_id"][i]) for i in (4, 5, 6))
+    assert fifth["chosen"] == rows[4]["chosen"]
+    assert fifth["prompt"] == [{"role": "user", "content": rows[4]["prompt"]}]
+    assert json.loads(fifth["metadata"]) == {"mine": "row 4"}
+    assert again["chosen"] == rows[0]["chosen"]
+    assert rows[1]["chosen"] in last["chosen"]
+    # The tokens of the log-probs are the pair's, in whatever order they were drawn.
+    tokens = adapted.train_dataset.to_pandas().set_index(pairs["pair_id"])
+    visits = record.visits().set_index("pair_id").join(tokens)
+    assert visits["reference_chosen"].tolist() == pytest.approx(visits["ref_chosen_logps"].tolist())
+    assert digest(record).visits == 7  # what the inspector shows
 
 
 def test_the_adapters_reward_metrics_use_the_objectives_beta(rows, tmp_path):
@@ -205,12 +302,14 @@ def test_a_log_prob_that_is_not_finite_stops_the_adapter(rows, tmp_path, monkeyp
         adapted.train_dataset = data
         return adapted
 
-    with pytest.raises(NonFiniteError, match=r"of step \d, micro-batch 0"):
-        poisoned().train()
-    # As on a GPU, where the objective does not wait to look: found once a step.
-    monkeypatch.setattr("plc_core.objective.base._on_cpu", lambda m: False)
-    with pytest.raises(RunError, match=r"At step \d, micro-batches \[0\] have"):
-        poisoned().train()
+    name = pairs_from_rows(rows, "test").dataset["pair_id"][5]
+    for _ in range(2):
+        with pytest.raises(RunError, match=f"1 pairs of this step .* not finite .*: {name}. The"):
+            poisoned().train()
+        # As on a GPU, where the objective does not wait to look: found once a step.
+        monkeypatch.setattr("plc_core.objective.base._on_cpu", lambda m: False)
+    status = [open_run(tmp_path / "runs" / f"training-{number}").status for number in (1, 2)]
+    assert [s["state"] for s in status] == ["failed", "failed"]
 
 
 def test_the_balancing_loss_of_a_mixture_of_experts_is_kept(rows, tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.files import RunError, project_path
+from plc_core.files import RunError, resource
 
 _WIN = {"win_rate": "float64", "mark": "string"}
 _CELL = {"table": "string", "dataset": "string", "model": "string", "benchmark": "string"}
@@ -110,9 +110,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "method": "string",
         "total_seconds": "float64",
         "total_steps": "int64",
-        "step_seconds": "float64",  # median
-        "step_low": "float64",
+        "step_seconds": "float64",  # median over the windows
+        "step_low": "float64",  # range of the windows' medians
         "step_high": "float64",
+        "windows": "int64",
+        "window_steps": "int64",
+        "overhead": "string",  # as printed; missing for DPO
     },
     "seeds": {
         "table": "string",
@@ -177,7 +180,7 @@ BENCHMARK_SIZES = {
 def _read(name: str) -> pd.DataFrame:
     if name not in SCHEMAS:
         raise RunError(f"The paper has no table {name!r} here; known are {', '.join(SCHEMAS)}.")
-    path = project_path("data/paper") / f"{name}.csv"
+    path = resource("data") / "paper" / f"{name}.csv"
     schema = SCHEMAS[name]
     try:
         header = list(pd.read_csv(path, nrows=0).columns)

@@ -24,8 +24,9 @@ import yaml
 
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.notebook import NotebookError, Stopped, run_notebook
+from plc_core.environment import plain_streams
 from plc_core.experiments.grid import expand_grid
-from plc_core.files import RunError
+from plc_core.files import RunError, resource
 from plc_core.parameters import ParameterError, notebook_values, read_yaml, run_folder
 from plc_core.runs import taken
 
@@ -38,7 +39,9 @@ def _arguments() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("notebook", type=Path)
+    parser.add_argument(
+        "notebook", type=_notebook, help="a path, or the name of one of the package's, as 01_train"
+    )
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     parser.add_argument("-f", type=Path, metavar="FILE", help="YAML file of parameters")
     parser.add_argument("--jobs", type=Path, metavar="FILE", help="YAML list of parameter sets")
@@ -51,8 +54,17 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def _notebook(text: str) -> Path:
+    """A notebook's path; of a name without one, the package's notebook of that name."""
+    path = Path(text)
+    own = resource("notebooks") / path.with_suffix(".ipynb").name
+    named = not path.exists() and path.parent.name in ("", "notebooks")
+    return own if named and own.exists() else path
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0, or 1 after a sentence for each failure on standard error."""
+    plain_streams()
     options = _arguments().parse_args(arguments)
     # Asked to stop, as by a scheduler, it stops its kernels and jobs as after Ctrl-C.
     signal.signal(signal.SIGTERM, _stop)

@@ -75,23 +75,44 @@ def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
     return open_run(folder)
 
 
+_STARTS = 3
+_SECONDS_TO_START = 600
+"""A busy machine takes its time; a kernel that died says so at once."""
+
+
 def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], folder: Path) -> None:
-    try:
-        papermill.execute_notebook(
-            notebook,
-            executed,
-            parameters,
-            kernel_name="python3",
-            progress_bar=False,
-            start_timeout=120,
-        )
-    except PapermillExecutionError as error:
-        raise NotebookError(f"{error.ename}: {error.evalue}") from None
-    except RuntimeError as error:  # nbclient's DeadKernelError
-        advice = "If memory ran out, lower pairs_per_forward or max_length."
-        if any(folder.glob("checkpoints/checkpoint-*")):
-            advice += " The run can go on from its last checkpoint: set resume to true."
-        raise KernelDiedError(f"The notebook's kernel died ({error}). {advice}") from None
+    for start in range(1, _STARTS + 1):
+        try:
+            _execute_once(notebook, executed, parameters)
+            return
+        except PapermillExecutionError as error:
+            raise NotebookError(f"{error.ename}: {error.evalue}") from None
+        except RuntimeError as error:  # nbclient's DeadKernelError
+            # Two kernels that start at once may draw the same port: one of them dies, before it
+            # has done anything.
+            if start == _STARTS or _NEVER_BEGAN not in str(error):
+                raise _died(error, folder) from None
+
+
+_NEVER_BEGAN = "Kernel died before replying to kernel_info"
+
+
+def _execute_once(notebook: Path, executed: Path, parameters: dict[str, Any]) -> None:
+    papermill.execute_notebook(
+        notebook,
+        executed,
+        parameters,
+        kernel_name="python3",
+        progress_bar=False,
+        start_timeout=_SECONDS_TO_START,
+    )
+
+
+def _died(error: RuntimeError, folder: Path) -> KernelDiedError:
+    advice = "If memory ran out, lower pairs_per_forward or max_length."
+    if any(folder.glob("checkpoints/checkpoint-*")):
+        advice += " The run can go on from its last checkpoint: set resume to true."
+    return KernelDiedError(f"The notebook's kernel died ({error}). {advice}")
 
 
 def _variables(token: str, folder: Path, inputs: Path) -> dict[str, str]:

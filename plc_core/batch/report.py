@@ -36,7 +36,7 @@ _FIGURE = "application/vnd.plotly.v1+json"
 def write_report(notebook: Path, html: Path) -> None:
     """Write the outputs and texts of an executed notebook, without its code, to `html`.
 
-    Interactive figures keep working: plotly's script is put into the file once.
+    Interactive figures keep working: plotly's script is put into the file once, if there are any.
     """
     exporter = HTMLExporter(
         exclude_input=True,
@@ -49,7 +49,9 @@ def write_report(notebook: Path, html: Path) -> None:
     exporter.register_preprocessor(_Warnings, enabled=True)
     content = nbformat.read(notebook, as_version=4)
     body, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.parent.name}})
-    head = f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>"
+    # Five megabytes, which a report without a figure, as of a notebook that failed, does not need.
+    script = f"<script>{get_plotlyjs()}</script>" if "Plotly.newPlot(" in body else ""
+    head = f"<style>{_STYLE}</style>{script}</head>"
     with replacing(html) as written:
         written.write_text(body.replace("</head>", head, 1), encoding="utf-8")
 

@@ -10,6 +10,7 @@ from plc_core.data.corruption import (
     tie_pool,
     warm_start,
 )
+from plc_core.data.held_out import split_held_out
 from plc_core.data.pairs import DataError, Pairs, pair_id
 from plc_core.data.public import DATASETS
 from plc_core.data.report import Report
@@ -36,6 +37,7 @@ __all__ = [
     "pair_id",
     "pairs_from_rows",
     "simulate_votes",
+    "split_held_out",
     "tie_pool",
     "vote_groups",
     "warm_start",

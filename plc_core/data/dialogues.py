@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,22 @@ from plc_core.data.rules import RowError
 
 Turn: TypeAlias = dict[str, str]
 
-_ROLES = {
+ROLES = {
     "user": "user", "human": "user", "prompter": "user",
     "assistant": "assistant", "gpt": "assistant", "bot": "assistant", "model": "assistant",
     "chosen": "assistant", "rejected": "assistant",
     "system": "system", "developer": "system",
 }  # fmt: skip
-_TOOL_ROLES = {"tool", "function", "function_call", "observation", "ipython"}
+TOOL_ROLES = {"tool", "function", "function_call", "observation", "ipython"}
+WRAPPERS = {"messages", "conversations", "conversation"}
+_BESIDE_MESSAGES = {"tools", "functions", "parallel_tool_calls", "tool_choice"}
+
+# What a message may hold besides its content, by the names that the field's interfaces give it.
+_REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "thoughts")
+_MORE_THAN_TEXT = (
+    "tool_calls", "function_call", "image", "images", "audio", "audios", "video", "videos",
+)  # fmt: skip
+_TEXT_PARTS = {None, "text", "input_text", "output_text"}
 
 _TURN = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):")
 
@@ -44,7 +54,7 @@ def dialogue(text: str) -> list[Turn]:
     parts = _TURN.split(text.replace("\r\n", "\n"))[1:]
     turns: list[Turn] = []
     for speaker, content in zip(parts[::2], parts[1::2], strict=True):
-        role = _ROLES[speaker.lower()]
+        role = ROLES[speaker.lower()]
         content = content.strip()
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += "\n\n" + content
@@ -53,12 +63,31 @@ def dialogue(text: str) -> list[Turn]:
     return turns
 
 
+def messages_of(value: Any) -> Any:
+    """The messages inside {"messages": […], "tools": […]}, or of one message; else the value."""
+    if not isinstance(value, Mapping):
+        return value
+    # A table gives every row all the names, and null where one has no such.
+    given = {name for name, held in value.items() if held is not None}
+    [*wrapper] = WRAPPERS & given
+    if len(wrapper) == 1 and given <= {*wrapper, *_BESIDE_MESSAGES}:
+        return value[wrapper[0]]
+    return [value]
+
+
 def turns_of(value: Any, field: str) -> list[Turn]:
-    if isinstance(value, PythonText):
+    """The turns of messages, of one message, or of {"messages": […]}.
+
+    Raises:
+        RowError: where they are something else, or more than text.
+    """
+    if isinstance(value, UnreadMessages):
         raise RowError(
-            "wrong-type", f"{field} is messages as Python prints them; write them with json.dumps"
+            "wrong-type",
+            f"{field} begins like messages, and is neither JSON nor messages as Python prints "
+            "them; write them with json.dumps",
         )
-    messages = [value] if isinstance(value, Mapping) else value
+    messages = messages_of(value)
     if not isinstance(messages, list):
         raise RowError(
             "wrong-type", f"{field} is of type {type(value).__name__}, not text or messages"
@@ -72,15 +101,30 @@ def _turn(message: Any, place: str) -> Turn:
     # A table gives every message all the names, and null where one has no such.
     role = str(_first_given(message, "role", "from")).strip().lower()
     content = _first_given(message, "content", "value")
-    if role in _TOOL_ROLES or message.get("tool_calls"):
-        raise RowError("unsupported-turn", f"{place} is a tool's turn or calls one")
+    if role in TOOL_ROLES:
+        raise RowError("unsupported-turn", f"{place} is a tool's turn")
+    for name in _MORE_THAN_TEXT:
+        if message.get(name):
+            raise RowError("unsupported-turn", f"{place} has {name}")
     if isinstance(content, list):
         content = "".join(_text_parts(content, place))
-    if role not in _ROLES or not isinstance(content, str):
+    if role not in ROLES or not isinstance(content, str):
         raise RowError(
             "wrong-type", f"{place} has role {role!r} and content of type {type(content).__name__}"
         )
-    return {"role": _ROLES[role], "content": content}
+    return {"role": ROLES[role], "content": content}
+
+
+def reasoning_of(value: Any) -> list[str]:
+    """What each message says in a field of its own for reasoning; "" where it has none."""
+    messages = messages_of(value)
+    return [_reasoning(message) for message in messages] if isinstance(messages, list) else []
+
+
+def _reasoning(message: Any) -> str:
+    found = _first_given(message, *_REASONING) if isinstance(message, Mapping) else None
+    text = found if isinstance(found, str) or not found else json.dumps(found, default=str)
+    return text.strip() if text else ""
 
 
 def _first_given(message: Mapping[str, Any], *names: str) -> Any:
@@ -89,14 +133,15 @@ def _first_given(message: Mapping[str, Any], *names: str) -> Any:
 
 def _text_parts(parts: list[Any], place: str) -> Iterator[str]:
     for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("text") if isinstance(part, Mapping) else part
-        if not isinstance(text, str):
+        if not isinstance(text, str) or kind not in _TEXT_PARTS:
             raise RowError("unsupported-turn", f"{place} holds more than text")
         yield text
 
 
-class PythonText:
-    """Messages in the cell of a table that are no JSON, as pandas writes a column of lists."""
+class UnreadMessages:
+    """A text that begins like messages, and is none that can be read."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -34,8 +34,9 @@ class Facts:
         turns = [(turn["role"], plain_text(turn["content"])) for turn in pair["prompt"]]
         self._columns["pair"].append(int(pair["pair_id"], 16))
         self._columns["prompt"].append(_hash(repr(turns)))
-        self._columns["chosen"].append(_hash(plain_text(pair["chosen"])))
-        self._columns["rejected"].append(_hash(plain_text(pair["rejected"])))
+        for side, reasoning in zip(("chosen", "rejected"), pair["reasoning"], strict=True):
+            text = plain_text(pair[side])
+            self._columns[side].append(_hash(f"{reasoning}\0{text}" if reasoning else text))
         votes = pair["votes"] or []
         self._columns["votes"].append(_hash(repr(sorted(votes))))
         self._columns["row"].append(row)

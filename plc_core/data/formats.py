@@ -6,7 +6,6 @@ import codecs
 import csv
 import gzip
 import io
-import json
 import re
 import shutil
 import zlib
@@ -17,7 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plc_core.data.dialogues import PythonText
+from plc_core.data.cells import read_cells
 from plc_core.data.json_text import (
     CHUNK,
     Row,
@@ -44,7 +43,7 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 def rows_of_file(
     path: Path, encoding: str = "utf-8", advance: Callable[[int], None] | None = None
 ) -> Iterator[Row]:
-    """The rows of a file, one in memory at a time.
+    """The rows of a file, one in memory at a time, with messages in cells of text read.
 
     Args:
         path: the file; its format follows from its first bytes, and for text from its suffix.
@@ -61,7 +60,7 @@ def rows_of_file(
         with path.open("rb") as raw:
             size = path.stat().st_size
             for number, value, place in _rows(path, raw, encoding):
-                yield number, value
+                yield number, read_cells(value) if isinstance(value, dict) else value
                 if advance is not None and number % 1000 == 0:
                     now = raw.tell() if place is None else int(place * size)
                     advance(now - read)
@@ -158,11 +157,8 @@ def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
     )
 
 
-_MESSAGES = re.compile(r"\s*[\[{]\s*[\[{]?\s*[\"'](role|content|from|value)[\"']\s*:")
-
-
 def _csv(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
-    """Rows by the header's names; a cell may hold messages as JSON, an empty score is none."""
+    """Rows by the header's names."""
     text = io.TextIOWrapper(stream, without_mark(encoding), newline="")
     header = re.split(rb"[\r\n]", stream.peek(CHUNK)[:CHUNK])[0].decode(encoding, "ignore")
     delimiter = "\t" if _suffix(path) == ".tsv" else _delimiter(header.lstrip("\ufeff"))
@@ -174,7 +170,7 @@ def _csv(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(f"{path} has two columns of the name {twice[0]!r}.")
         for number, row in enumerate(reader, start=1):
-            yield number, {name: _cell(name, value) for name, value in row.items()}
+            yield number, row
     except csv.Error as error:
         raise DataError(f"{path}, after row {number}: no CSV ({error}).") from None
     finally:
@@ -192,31 +188,6 @@ def _delimiter(header: str) -> str:
 
 
 _COLUMNS = {"prompt", "chosen", "rejected", "response_a", "response_b", "votes", "system"}
-_STRUCTURES = re.compile(r"votes|answers|ratings_(chosen|rejected)|\w+_annotations")
-
-
-def _cell(name: Any, value: Any) -> Any:
-    """A cell's text, or what it holds as JSON: messages, or a field of several values."""
-    if isinstance(value, str) and _STRUCTURES.fullmatch(str(name)) and value[:1] in ("[", "{"):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    if not isinstance(value, str) or not _MESSAGES.match(value):
-        return value
-    try:
-        held = json.loads(value)
-    except (ValueError, RecursionError):
-        return PythonText(value) if "'" in value[:20] else value
-    messages = held if isinstance(held, list) else [held]
-    return (
-        held
-        if all(isinstance(message, dict) and _SPOKEN & set(message) for message in messages)
-        else value
-    )
-
-
-_SPOKEN = {"role", "from"}
 
 
 def _table(path: Path, head: bytes) -> Iterator[tuple[int, Any, float | None]]:

@@ -14,15 +14,27 @@ from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError, Pairs
 from plc_core.data.rows import FIELDS
 from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
+from plc_core.data.staging import renamed
 
 _LOOKED_AT = 1000
 
 # What people call the fields that are looked for here.
 _ALIASES = {
-    "prompt": ("instruction", "question", "input", "query", "context", "conversations", "text"),
-    "chosen": ("chosen_response", "preferred", "response_chosen", "answer_chosen", "best"),
-    "rejected": ("rejected_response", "dispreferred", "response_rejected", "answer_rejected"),
-}
+    "prompt": (
+        "instruction", "question", "input", "query", "context", "conversations", "messages", "text",
+        "history", "user",
+    ),
+    "chosen": (
+        "chosen_response", "preferred", "response_chosen", "answer_chosen", "best", "response_j",
+        "response_w", "preferred_output", "preferred_response", "winner", "accepted", "positive",
+        "pos", "better",
+    ),
+    "rejected": (
+        "rejected_response", "dispreferred", "response_rejected", "answer_rejected", "response_k",
+        "response_l", "non_preferred_output", "dispreferred_response", "loser", "negative", "neg",
+        "worse",
+    ),
+}  # fmt: skip
 
 
 def _first_row(files: list[SourceFile], encoding: str) -> dict[str, Any]:
@@ -61,8 +73,14 @@ def _names(files: list[SourceFile], encoding: str) -> list[str]:
     return list(found)
 
 
-def nothing_usable(source: Path | str, pairs: Pairs, files: list[SourceFile], encoding: str) -> str:
-    """Why no pair is left, what the first row holds, and what to do."""
+def nothing_usable(
+    source: Path | str,
+    pairs: Pairs,
+    files: list[SourceFile],
+    encoding: str,
+    columns: Mapping[str, str],
+) -> str:
+    """Why no pair is left, what the first row holds, and what to do that was not done yet."""
     if not pairs.rows_read:
         return f"{source} has no rows."
     report = pairs.report()
@@ -70,15 +88,18 @@ def nothing_usable(source: Path | str, pairs: Pairs, files: list[SourceFile], en
         found = ", ".join(sorted(set(report.of_rule("other-split")["reason"])))
         return f"{source} has no row of the split that was asked for: {found}."
     first = _first_row(files, encoding)
-    if {"answers", "completion_a", "response_a"} & set(first):
+    read = renamed(first, columns)
+    if {"answers", "completion_a", "response_a", "preferred_output"} & set(read):
         return f"No row of {source} can be used as a pair.\n{report}"
     hints = []
     for name in ("prompt", "chosen", "rejected"):
-        if name in first or not first:
+        if name in read or not first:
             continue
-        near = [alias for alias in _ALIASES[name] if alias in first]
-        near += difflib.get_close_matches(name, first, n=1)
-        hint = f'; is it {near[0]!r}? Then say columns={{"{name}": "{near[0]}"}}.' if near else "."
+        free = [theirs for theirs in first if theirs in read]  # not mapped to another field
+        near = [alias for alias in _ALIASES[name] if alias in free]
+        near += difflib.get_close_matches(name, free, n=1)
+        whole = json.dumps(dict(columns) | {name: near[0]}) if near else ""
+        hint = f"; is it {near[0]!r}? Then say columns={whole}." if near else "."
         if near[:1] == ["instruction"] and "input" in first:
             hint += " Its field 'input' would not be part of the prompt: join the two first."
         hints.append(f"The first row has no field {name!r}, only {', '.join(first)}{hint}")

@@ -111,13 +111,17 @@ class Pairs:
         return Report(self.rows_read, len(self), self.findings, self.origin)
 
 
-def pair_id(prompt: list[dict[str, str]], chosen: str, rejected: str) -> str:
+def pair_id(
+    prompt: list[dict[str, str]], chosen: str, rejected: str, reasoning: tuple[str, str] = ("", "")
+) -> str:
     """16 hex digits of the pair's content in the order in which it was read.
 
-    Corruption keeps the id, so that a pair has one name at every noise rate.
+    Corruption keeps the id, so that a pair has one name at every noise rate. Reasoning that came
+    with the answers is part of it: pairs that differ there are not the same.
     """
     turns = [[turn["role"], turn["content"]] for turn in prompt]
-    return hashlib.sha256(json.dumps([turns, chosen, rejected]).encode()).hexdigest()[:16]
+    content = [turns, chosen, rejected, *(reasoning if any(reasoning) else ())]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def repeated_id(first: str, before: int) -> str:

@@ -21,12 +21,16 @@ class PublicDataset:
         revision: the commit that is read unless another is asked for.
         files: patterns of the files of each split.
         sample: a fixed number of pairs, the same for everybody; None keeps all.
+        ties: whether its rows are several scored answers, of which the exact ties are read.
+        tie_pool: the dataset that has exact ties of its prompts, if there is one.
     """
 
     repository: str
     revision: str
     files: Mapping[str, tuple[str, ...]]
     sample: int | None = None
+    ties: bool = False
+    tie_pool: str | None = None
 
 
 _HH = ("harmless-base", "helpful-base", "helpful-online", "helpful-rejection-sampled")
@@ -40,6 +44,20 @@ DATASETS: dict[str, PublicDataset] = {
         "HuggingFaceH4/ultrafeedback_binarized",
         "3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
         {"train": ("data/train_prefs-*.parquet",), "test": ("data/test_prefs-*.parquet",)},
+        tie_pool="ultrafeedback-ties",
+    ),
+    # The source of the one above, at the revision that it was made from, and without the file that
+    # it leaves out, as it is TruthfulQA's questions.
+    "ultrafeedback-ties": PublicDataset(
+        "openbmb/UltraFeedback",
+        "40b436560ca83a8dba36114c22ab3c66e43f6d5e",
+        {
+            "train": tuple(
+                f"{part}.jsonl*"
+                for part in ("evol_instruct", "false_qa", "flan", "sharegpt", "ultrachat")
+            )
+        },
+        ties=True,
     ),
     "hh-rlhf": PublicDataset(
         "Anthropic/hh-rlhf",

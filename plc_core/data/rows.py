@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from plc_core.data.dialogues import (
     Turn,
@@ -13,18 +12,18 @@ from plc_core.data.dialogues import (
     dialogue,
     is_dialogue,
     is_visible,
-    plain_text,
+    reasoning_of,
     same_turns,
     shown,
     turns_of,
     without_system,
 )
+from plc_core.data.marks import row_marks
 from plc_core.data.pairs import pair_id
-from plc_core.data.rules import RowError
+from plc_core.data.rendered import unrendered, without_end
+from plc_core.data.rules import Mark, RowError
+from plc_core.data.scores import score_marks, scores_of
 from plc_core.data.votes import VOTES
-
-Mark: TypeAlias = tuple[str, str]
-"""A rule that keeps the pair, and the reason."""
 
 FIELDS = (
     "prompt",
@@ -41,19 +40,16 @@ FIELDS = (
 )
 """The fields of a row that are read; all others are kept as metadata."""
 
-_UNKNOWN = {"", "n/a", "na", "nan", "none", "null", "-"}  # how files write a missing number
-_LONG_PROMPT = 20  # characters; a shorter one may begin an answer by chance
-
 
 def normalised(
     row: Mapping[str, Any], source: str, split: str
 ) -> tuple[dict[str, Any], list[Mark]]:
     """The pair of a row in the schema `FEATURES`, and the rules of one row that it falls under.
 
-    A prompt is a text, a dialogue in the form of HH-RLHF ("\\n\\nHuman: …"), or messages. An
-    answer is a text, or a dialogue or messages whose last turn is the answer and whose earlier
-    turns repeat the prompt, or are it where the row has none. Source and split are those of the
-    row, if any.
+    A prompt is a text, a dialogue in the form of HH-RLHF ("\\n\\nHuman: …") or of a chat template,
+    or messages. An answer is a text, or a dialogue or messages whose last turn is the answer and
+    whose earlier turns repeat the prompt, or are it where the row has none. Source and split are
+    those of the row, if any.
 
     Raises:
         RowError: where the row is no pair.
@@ -63,15 +59,16 @@ def normalised(
     before_chosen, chosen = _answer(row, "chosen")
     before_rejected, rejected = _answer(row, "rejected")
     prompt, marks = _prompt(row, before_chosen, before_rejected)
-    scores = _score(row, "score_chosen"), _score(row, "score_rejected")
+    found = scores_of(row)
     votes = _votes(row)
-    pair = {
-        "pair_id": pair_id(prompt, chosen, rejected),
+    reasoning = _reasoning(row)
+    pair: dict[str, Any] = {
+        "pair_id": pair_id(prompt, chosen, rejected, reasoning),
         "prompt": prompt,
         "chosen": chosen,
         "rejected": rejected,
-        "score_chosen": scores[0],
-        "score_rejected": scores[1],
+        "score_chosen": found.scores[0],
+        "score_rejected": found.scores[1],
         "votes": votes,
         "source": _source(row.get("source")) or source,
         "split": str(row.get("split") or split),
@@ -80,10 +77,11 @@ def normalised(
         "warm": False,
         "oracle_state": None,
     }
-    pair["metadata"] = _metadata(row, pair)
+    pair["metadata"] = _metadata(row, pair, reasoning)
+    pair["reasoning"] = reasoning  # not in the schema: the rules over all pairs compare it
     _check_unicode(pair)
-    marks += _answer_marks(prompt, chosen, rejected)
-    marks += _score_marks(row, pair)
+    marks += row_marks(row, pair)
+    marks += score_marks(found, pair["source"])
     if votes and votes.count("chosen") == votes.count("rejected"):
         marks.append(("tied-votes", f"the votes are {', '.join(votes)}"))
     return pair, _once(marks)
@@ -107,13 +105,20 @@ def _answer(row: Mapping[str, Any], side: str) -> tuple[list[Turn] | None, str]:
         raise RowError("missing-answer", f"{side} is null or missing")
     before = None
     prompt = row.get("prompt")
-    if isinstance(value, str) and is_dialogue(value):
+    if not isinstance(value, str):
+        value = turns_of(value, side)
+    elif is_dialogue(value):
         value = dialogue(value)
-    elif isinstance(value, str) and isinstance(prompt, str) and is_dialogue(prompt):
+    elif isinstance(prompt, str) and is_dialogue(prompt):
         # Read as one text, so that both spellings of HH-RLHF are the same pair.
         value = dialogue(continued(prompt, value)) if value.strip() else value
-    elif not isinstance(value, str):
-        value = turns_of(value, side)
+    elif (turns := unrendered(value)) is not None:
+        value = turns
+    else:
+        answer = without_end(value)
+        value = value if answer is None else answer
+        if isinstance(prompt, str) and unrendered(prompt):
+            value = value.lstrip()
     if not isinstance(value, str):
         if not value or value[-1]["role"] != "assistant":
             raise RowError("no-answer", f"the last turn of {side} is not the assistant's")
@@ -139,7 +144,7 @@ def _prompt(
         prompt = contexts[0] if contexts else []
         if prompt:
             marks.append(("inferred-prompt", "the turns before the answers are the prompt"))
-    elif isinstance(given, str) and not is_dialogue(given):
+    elif (turns := _given_turns(given)) is None:
         prompt = [{"role": "user", "content": given}]
         if contexts and _names_a_turn(given, contexts[0]):
             prompt = contexts[0]
@@ -150,9 +155,9 @@ def _prompt(
         elif contexts:
             raise RowError("two-prompts", "the turns before an answer are not the prompt")
     else:
-        prompt = dialogue(given) if isinstance(given, str) else turns_of(given, "prompt")
-        if isinstance(given, str) and prompt[-1] == {"role": "assistant", "content": ""}:
-            prompt = prompt[:-1]  # the form ends with "Assistant:" where the answer begins
+        prompt = turns
+        if isinstance(given, str) and prompt[-1:] == [{"role": "assistant", "content": ""}]:
+            prompt = prompt[:-1]  # a text may end with "Assistant:", where the answer begins
         if contexts and not same_turns(prompt, contexts[0]):
             both = prompt[0]["role"] == contexts[0][0]["role"] == "system"
             if both or not same_turns(without_system(prompt), without_system(contexts[0])):
@@ -172,6 +177,13 @@ def _prompt(
     return prompt, marks
 
 
+def _given_turns(prompt: Any) -> list[Turn] | None:
+    """The turns of a prompt; None for a text that is no dialogue in a form that is known."""
+    if not isinstance(prompt, str):
+        return turns_of(prompt, "prompt")
+    return dialogue(prompt) if is_dialogue(prompt) else unrendered(prompt)
+
+
 def _names_a_turn(text: str, turns: list[Turn]) -> bool:
     # A prompt given as text may be one turn of a longer dialogue.
     return any(turn["role"] == "user" and turn["content"].strip() == text.strip() for turn in turns)
@@ -180,43 +192,9 @@ def _names_a_turn(text: str, turns: list[Turn]) -> bool:
 # ---- scores, votes, metadata ---------------------------------------------------------------------
 
 
-def _number(value: Any, field: str) -> float | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() in _UNKNOWN):
-        return None
-    try:
-        number = math.inf if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.inf
-    if math.isinf(number):
-        raise RowError("wrong-type", f"{field} is {shown(value)}, not a finite number")
-    return None if math.isnan(number) else number
-
-
-def _score(row: Mapping[str, Any], field: str) -> float | None:
-    return _number(row.get(field), field)
-
-
 def _source(value: Any) -> str:
     # Nectar names several sources in a list.
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value or "")
-
-
-def _mean_rating(row: Mapping[str, Any], field: str) -> float | None:
-    """The mean of an answer's ratings, by aspect or in a list; or the one number in its place."""
-    value = row.get(field)
-    if isinstance(value, list):
-        value = dict(enumerate(value, start=1))
-    if not isinstance(value, Mapping):
-        return _number(value, field)
-    ratings = [
-        # UltraFeedback itself has an object with the rating and its rationale.
-        _number(
-            rating.get("Rating") if isinstance(rating, Mapping) else rating, f"{field}.{aspect}"
-        )
-        for aspect, rating in value.items()
-    ]
-    known = [rating for rating in ratings if rating is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _votes(row: Mapping[str, Any]) -> list[str] | None:
@@ -226,13 +204,20 @@ def _votes(row: Mapping[str, Any]) -> list[str] | None:
         votes = [votes]
     if not isinstance(votes, list) or not all(isinstance(v, (str, type(None))) for v in votes):
         return None
+    votes = [vote for vote in votes if vote is not None]
     for vote in votes:
         if vote not in VOTES:
             raise RowError("unknown-vote", f"a vote is {shown(vote)}; known are {', '.join(VOTES)}")
-    return votes
+    return votes or None
 
 
-def _metadata(row: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
+def _reasoning(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The reasoning of the chosen and the rejected answer; "" where there is none."""
+    chosen, rejected = (reasoning_of(row[side]) for side in ("chosen", "rejected"))
+    return (chosen or [""])[-1], (rejected or [""])[-1]
+
+
+def _metadata(row: Mapping[str, Any], pair: Mapping[str, Any], reasoning: tuple[str, str]) -> str:
     """The fields that are no part of the pair, as JSON."""
     used = {"prompt", "chosen", "rejected", "score_chosen", "score_rejected", "source", "split"}
     used |= {"votes"} if pair["votes"] is not None else set()
@@ -244,6 +229,8 @@ def _metadata(row: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
         for name, value in row.items()
         if name not in used and not (isinstance(value, list) and value in repeats)
     }
+    sides = ("reasoning_chosen", "reasoning_rejected")
+    extra |= {name: text for name, text in zip(sides, reasoning, strict=True) if text}
     try:
         return json.dumps(extra, ensure_ascii=True, default=str)
     except (ValueError, TypeError, RecursionError) as error:
@@ -258,40 +245,3 @@ def _check_unicode(pair: dict[str, Any]) -> None:
         except UnicodeEncodeError as error:
             found = f"{text[error.start]!r} at character {error.start + 1} of a text"
             raise RowError("not-unicode", f"a lone surrogate, {found}") from None
-
-
-def _answer_marks(prompt: list[Turn], chosen: str, rejected: str) -> Iterator[Mark]:
-    if chosen == rejected:
-        yield "identical", "chosen and rejected are the same text"
-    elif plain_text(chosen) == plain_text(rejected):
-        yield (
-            "nearly-identical",
-            "chosen and rejected differ in line ends, Unicode form or white space only",
-        )
-    elif chosen.startswith(rejected) or rejected.startswith(chosen):
-        shorter = "rejected" if chosen.startswith(rejected) else "chosen"
-        yield "prefix", f"{shorter} is the beginning of the other answer"
-    asked = prompt[-1]["content"]
-    if len(asked) >= _LONG_PROMPT and chosen.startswith(asked) and rejected.startswith(asked):
-        yield "repeats-prompt", "chosen and rejected begin with the text of the prompt"
-
-
-def _score_marks(row: Mapping[str, Any], pair: dict[str, Any]) -> Iterator[Mark]:
-    chosen, rejected = pair["score_chosen"], pair["score_rejected"]
-    ratings = _mean_rating(row, "ratings_chosen"), _mean_rating(row, "ratings_rejected")
-    for side, score, rating in (("chosen", chosen, ratings[0]), ("rejected", rejected, ratings[1])):
-        if score == 10 and rating is not None and rating < 3:
-            yield "ten-was-one", f"score_{side} is 10 and its mean rating is {rating:g}"
-        elif score == 10 and rating is None and "ultrafeedback" in pair["source"].lower():
-            yield "ten-was-one", f"score_{side} is 10, and no ratings are there to check it by"
-    if chosen is None or rejected is None:
-        return
-    if chosen == rejected:
-        yield "equal-scores", f"both scores are {chosen:g}"
-    elif chosen < rejected:
-        yield "inverted-scores", f"the chosen answer has {chosen:g}, the rejected {rejected:g}"
-    if None not in ratings and (chosen - rejected) * (ratings[0] - ratings[1]) < 0:  # type: ignore[operator]
-        yield (
-            "ratings-disagree",
-            f"scores {chosen:g} and {rejected:g}, mean ratings {ratings[0]:g} and {ratings[1]:g}",
-        )

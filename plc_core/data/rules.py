@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 Action: TypeAlias = Literal["keep", "drop", "error"]
+Mark: TypeAlias = tuple[str, str]
+"""A rule that a pair falls under, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Rule:
 # In the order in which they are applied: a row that is dropped meets no later rule.
 RULES: dict[str, Rule] = {
     "wrong-type": Rule("a field holds something else than it should", "drop", False),
+    "no-tie": Rule("no two of the row's answers have the same score", "drop", False),
     "missing-answer": Rule("an answer is null or missing", "drop", False),
     "empty-answer": Rule("an answer is an empty text", "drop", False),
     "blank-answer": Rule("an answer is white space or invisible characters only", "drop", False),
@@ -37,7 +40,28 @@ RULES: dict[str, Rule] = {
     ),
     "two-prompts": Rule("the answers continue different dialogues", "drop", False),
     "not-unicode": Rule("a lone surrogate, which no file in UTF-8 can hold", "drop", False),
+    "no-votes": Rule("a comparison that nobody voted on has no label", "drop", False),
     "unknown-vote": Rule("a vote is not among those that are known", "error", False),
+    "more-than-text": Rule(
+        "the row has images, audio, video, tools or documents, which the pair leaves out", "drop"
+    ),
+    "rendered-template": Rule(
+        "a text was written in a chat template already and cannot be turned back exactly: the "
+        "model's own template would wrap it again",
+        "drop",
+    ),
+    "from-template": Rule(
+        "a text was written in a chat template already; its turns were read from it", "keep"
+    ),
+    "spells-template": Rule("a mark of a chat template is inside a text, and stays text", "keep"),
+    "differs-in-reasoning": Rule(
+        "both answers are the same text after different reasoning, which is not trained on", "drop"
+    ),
+    "reasoning-left-out": Rule(
+        "a message has its reasoning in a field of its own: it is kept as metadata and not trained "
+        "on; write it into the content to train on it",
+        "keep",
+    ),
     "identical": Rule("both answers are the same text: a tie that trains nothing", "drop"),
     "nearly-identical": Rule(
         "both answers are the same but for line ends, Unicode form and outer white space", "keep"
@@ -67,6 +91,7 @@ RULES: dict[str, Rule] = {
     "split-leak": Rule("the prompt occurs in more than one split", "keep"),
     "other-split": Rule("the row is of a split that was not asked for", "drop"),
     "not-sampled": Rule("the row is not in the sample that was asked for", "drop"),
+    "held-out": Rule("the pair is kept out of training, to be read zero-shot", "drop", False),
     "template-refused": Rule("the model's chat template cannot render the pair", "drop", False),
     "template-rewritten": Rule(
         "the chat template writes an answer otherwise than it is: it strips white space, adds or "

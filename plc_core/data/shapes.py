@@ -7,12 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plc_core.data.answers import exact_ties, has_answers
+from plc_core.data.cells import held_messages
 from plc_core.data.dialogues import dialogue, is_dialogue, turns_of
 from plc_core.data.pairs import DataError
+from plc_core.data.rendered import unrendered, without_end
 from plc_core.data.rules import RowError
 from plc_core.data.votes import parse_vote
 
-FIELDS = ("answers", "text", "completion_a", "completion_b", "response_a", "response_b")
+FIELDS = (
+    "answers", "text", "completion_a", "completion_b", "response_a", "response_b", "score_a",
+    "score_b", "input", "preferred_output", "non_preferred_output",
+)  # fmt: skip
 """The fields of rows that are no pairs yet, beside those of `rows.FIELDS`."""
 
 _ANNOTATIONS = ("normal_worker_annotations", "expert_worker_annotations")
@@ -21,29 +27,50 @@ _ANNOTATIONS = ("normal_worker_annotations", "expert_worker_annotations")
 def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row with the fields prompt, chosen and rejected, whatever shape it came in.
 
-    Nectar's rankings, MultiPref's annotated comparisons, and comparisons of response_a and
-    response_b by votes of a, b or tie are recognised by their fields; other rows stay as they are.
+    Nectar's rankings, MultiPref's annotated comparisons, OpenAI's preferred_output and
+    non_preferred_output, and comparisons of response_a and response_b by votes of a, b or tie are
+    recognised by their fields; other rows stay as they are.
 
     Raises:
-        RowError: for a ranking without two ranks, or a vote that is not known.
+        RowError: for a ranking without two ranks, a comparison without votes, or a vote that is
+            not known.
     """
     # A table gives every row all the names, and null where one has no such.
     given = {name for name, value in row.items() if value is not None}
+    if has_answers(row) and not given & {"chosen", "rejected"}:
+        exact_ties(row)  # says why it has none
+        raise RowError("wrong-type", "completions holds several answers, not a pair")
     if given & {"chosen", "rejected"}:
         return row
     if "answers" in given and isinstance(row["answers"], list):
         return _from_ranking(row)
+    if {"preferred_output", "non_preferred_output"} <= given:
+        return _from_outputs(row)
     if {"completion_a", "completion_b"} <= given:
         return _from_multipref(row)
     if {"response_a", "response_b"} <= given:
         left_out = ("response_a", "response_b", "votes", "chosen", "rejected")
         rest = {name: value for name, value in row.items() if name not in left_out}
         votes = row.get("votes")
-        votes = [votes] if isinstance(votes, str) else votes
+        if isinstance(votes, (str, type(None))):
+            votes = [votes]
         if not isinstance(votes, list):
             raise RowError("wrong-type", "votes is not a list")
         return _from_votes(rest, row["response_a"], row["response_b"], votes)
     return row
+
+
+def _from_outputs(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The format of OpenAI's preference fine-tuning."""
+    used = ("preferred_output", "non_preferred_output", "chosen", "rejected", "prompt")
+    own = row.get("prompt") is None
+    rest = {name: row[name] for name in row if name not in used and not (own and name == "input")}
+    return {
+        **rest,
+        "prompt": row.get("input") if own else row["prompt"],
+        "chosen": row["preferred_output"],
+        "rejected": row["non_preferred_output"],
+    }
 
 
 def _from_ranking(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +103,9 @@ def _ranked(answer: Any, number: int) -> tuple[float, Any, Any]:
     if isinstance(rank, bool) or not isinstance(rank, (int, float)) or rank != rank:
         raise RowError("wrong-type", f"answer {number} has no rank that is a number")
     try:
-        return float(rank), answer.get("answer"), answer.get("model")
+        text = answer.get("answer")
+        text = held_messages(text) if isinstance(text, str) else text
+        return float(rank), text, answer.get("model")
     except OverflowError:
         raise RowError("wrong-type", f"the rank of answer {number} is too large") from None
 
@@ -88,8 +117,9 @@ def _from_multipref(row: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(annotations, list):
             raise RowError("wrong-type", f"{name} is not a list")
         for annotation in annotations:
-            vote = annotation.get("overall_pref") if isinstance(annotation, Mapping) else None
-            votes.append(vote)
+            if not isinstance(annotation, (Mapping, type(None))):
+                raise RowError("wrong-type", f"{name} holds a {type(annotation).__name__}")
+            votes.append(annotation.get("overall_pref") if annotation else None)
     used = {"completion_a", "completion_b", "text", "model_a", "model_b", "chosen", "rejected"}
     rest = {name: value for name, value in row.items() if name not in used}
     rest["prompt"] = row.get("text", row.get("prompt"))
@@ -104,9 +134,15 @@ def _from_votes(
     votes: Sequence[Any],
     models: tuple[Any, Any] | None = None,
 ) -> dict[str, Any]:
-    """The answer with more votes is chosen; level votes are oriented by a hash of the texts."""
+    """The answer with more votes is chosen; level votes are oriented by a hash of the texts.
+
+    An annotator who said nothing, null or an empty text, has no vote.
+    """
+    given = [v for v in votes if v is not None and not (isinstance(v, str) and not v.strip())]
+    if not given:
+        raise RowError("no-votes", "the row has no vote on its two answers")
     try:
-        sides = [parse_vote(vote) for vote in votes]
+        sides = [parse_vote(vote) for vote in given]
     except DataError as error:
         raise RowError("unknown-vote", str(error).rstrip(".")) from None
     lead = sides.count("a") - sides.count("b")
@@ -121,6 +157,9 @@ def _from_votes(
         "rejected": rejected,
         "votes": ["tie" if s == "tie" else "chosen" if s == winner else "rejected" for s in sides],
     }
+    if "score_a" in rest or "score_b" in rest:
+        scores = row.pop("score_a", None), row.pop("score_b", None)
+        row["score_chosen"], row["score_rejected"] = scores[::-1] if prefers_b else scores
     if models is not None:
         row["model_chosen"], row["model_rejected"] = models[::-1] if prefers_b else models
     return row
@@ -136,8 +175,8 @@ def _hash(prompt: Any, answer: Any = None) -> int:
 def _turns(value: Any, speaker: str) -> Any:
     try:
         if isinstance(value, str):
-            alone = [{"role": speaker, "content": value}]
-            turns = dialogue(value) if is_dialogue(value) else alone
+            alone = [{"role": speaker, "content": without_end(value) or value}]
+            turns = dialogue(value) if is_dialogue(value) else unrendered(value) or alone
         else:
             turns = turns_of(value, speaker)
     except RowError:  # no messages, which normalisation will say

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plc_core.data.answers import exact_ties, has_answers
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
@@ -15,6 +16,7 @@ from plc_core.data.hints import check_columns, nothing_usable
 from plc_core.data.pairs import DataError, Pairs
 from plc_core.data.pairs_cache import cached_pairs
 from plc_core.data.public import DATASETS, public_files
+from plc_core.data.rules import RowError
 from plc_core.data.validation import Options, RawRow, validated
 from plc_core.progress import Progress
 
@@ -32,15 +34,18 @@ def load_pairs(
     actions: Mapping[str, str] | None = None,
     evaluation_prompts: Path | str | Iterable[str] = (),
     encoding: str = "utf-8",
+    ties: bool = False,
     progress: Progress | None = None,
 ) -> Pairs:
     """The validated preference pairs of a public dataset, a local file or folder, or the world.
 
-    Rows that are read: chosen and rejected (text, a dialogue in HH-RLHF's form, or messages ending
-    with the answer), prompt unless the answers hold it, and if there are any system, score_chosen,
-    score_rejected, ratings_chosen, ratings_rejected, votes, source, split; the rankings of Nectar,
-    the annotations of MultiPref, and response_a and response_b with votes. Other fields are kept
-    as metadata. What was read is kept in the cache by content and settings.
+    Rows that are read: chosen and rejected (text, a dialogue in HH-RLHF's form or as a chat
+    template writes it, or messages ending with the answer, as JSON text too), prompt unless the
+    answers hold it, and if there are any system, score_chosen, score_rejected (or chosen-rating,
+    score_w and the like), ratings_chosen, ratings_rejected, votes, source, split; the rankings of
+    Nectar, the annotations of MultiPref, OpenAI's preferred_output and non_preferred_output, and
+    response_a and response_b with votes. Other fields are kept as metadata. What was read is kept
+    in the cache by content and settings.
 
     Args:
         source: a name of `DATASETS`, "world", or a file (JSON lines, JSON, CSV, Parquet or Arrow;
@@ -57,6 +62,8 @@ def load_pairs(
         actions: changes of what rules do, as {"prefix": "drop"}; `rules.RULES` has all rules.
         evaluation_prompts: texts, or a file of rows with a prompt, to find among the prompts.
         encoding: of text files.
+        ties: read the exact ties of rows that are several scored answers to one prompt, as those
+            of UltraFeedback (`instruction`, `completions`); each tie then counts as a row.
         progress: shows how far the reading is.
 
     Raises:
@@ -73,6 +80,7 @@ def load_pairs(
         raise DataError(f"There is no dataset {name!r}; the names are {', '.join(DATASETS)}.")
     if public is not None:
         sample = public.sample if sample is None else sample
+        ties = ties or public.ties
         found, origin = public_files(name, public, split or "train", files, revision)
         split = None if split == "all" else split or "train"
     else:
@@ -92,6 +100,7 @@ def load_pairs(
         "actions": dict(actions or {}),
         "evaluation_prompts": hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16],
         "encoding": encoding,
+        "ties": ties,
     }
     origin |= {"name": name, "settings": settings}
     evaluation = EvaluationPrompts(texts) if texts else None
@@ -100,12 +109,12 @@ def load_pairs(
     def read(folder: Path) -> Pairs:
         size = sum(file.path.stat().st_size for file in found)
         with (progress or Progress()).phase("reading pairs", size) as advance:
-            rows = _limited(_rows(found, encoding, advance), limit, options)
+            rows = _limited(_rows(found, encoding, advance, ties), limit, options)
             return validated(rows, name, options, folder)
 
     pairs = cached_pairs(found, origin, read)
     if not len(pairs):
-        raise DataError(nothing_usable(source, pairs, found, encoding))
+        raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}))
     return pairs
 
 
@@ -123,10 +132,19 @@ def _check_arguments(limit: Any, sample: Any, seed: Any, columns: Any, actions: 
             raise DataError(f"{name} says names by names, as in a dict; it is {value!r}.")
 
 
-def _rows(files: list[SourceFile], encoding: str, advance: Any) -> Iterator[RawRow]:
+def _rows(files: list[SourceFile], encoding: str, advance: Any, ties: bool) -> Iterator[RawRow]:
     for file in files:
         for number, value in rows_of_file(file.path, encoding, advance):
-            yield RawRow(file.name, number, value, file.split)
+            for row in _ties_of(value) if ties and has_answers(value) else [value]:
+                yield RawRow(file.name, number, row, file.split)
+
+
+def _ties_of(row: Mapping[str, Any]) -> list[Any]:
+    """The exact ties of a row of answers; itself where it has none, which validation will list."""
+    try:
+        return exact_ties(row)
+    except RowError:
+        return [row]
 
 
 def _limited(rows: Iterator[RawRow], limit: int | None, options: Options) -> Iterator[RawRow]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from plc_core.data.cells import read_cells
 from plc_core.data.contamination import EvaluationPrompts
 from plc_core.data.facts import Facts
 from plc_core.data.pairs import SCHEMA, DataError
@@ -104,7 +105,7 @@ class Reading:
             if not isinstance(raw.value, Mapping):
                 kind = type(raw.value).__name__
                 raise RowError("wrong-type", f"expected an object, found a {kind}")
-            row = plain_row(_renamed(raw.value, self.options.columns))
+            row = plain_row(read_cells(renamed(raw.value, self.options.columns)))
             pair, marks = normalised(row, self.source or raw.file, raw.split)
         except RowError as problem:
             self._drop(raw, None, problem.rule, str(problem))
@@ -140,7 +141,8 @@ class Reading:
             self._problems = []
 
 
-def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, Any]:
+def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, Any]:
+    """A row with its fields under the names that are read, as `Options.columns` maps them."""
     if not columns:
         return row
     taken = set(columns.values())

@@ -41,7 +41,7 @@ def training_steps(config: TrainConfig, pairs: int) -> int:
 def training_arguments(
     config: TrainConfig, run: Run, pairs: int, processes: PartialState
 ) -> TrainingArguments:
-    """AdamW with cosine decay and 10 % warm-up, as in the paper's training surface."""
+    """AdamW with cosine decay and, by default, 10 % warm-up: the paper's training surface."""
     steps = training_steps(config, pairs)
     cuda = torch.cuda.is_available()
     # transformers 5.24 gives it another name, and warns of this one wherever it is said.
@@ -56,7 +56,7 @@ def training_arguments(
         learning_rate=config.learning_rate,
         lr_scheduler_type="cosine",
         # The first step of a warm-up has rate 0: a run of one step would not move.
-        warmup_steps=min(math.ceil(0.1 * steps), steps - 1),
+        warmup_steps=min(math.ceil(config.learning_rate_warmup * steps), steps - 1),
         weight_decay=0.0,
         max_grad_norm=1.0,
         optim="adamw_torch_fused" if cuda else "adamw_torch",

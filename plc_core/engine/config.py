@@ -78,11 +78,14 @@ class TrainConfig(DataConfig):
     warm_share: float = Field(0.0, ge=0, le=1)  # pairs left clean and visited first
     annotator: bool = False  # labels of one simulated annotator, who errs and is biased
     tie_rate: float = Field(0.0, ge=0, le=1)  # share of pairs to replace by exact ties
-    tie_pool: str | None = None  # a file of pairs with equal scores; the world samples its own
+    tie_pool: str | None = None  # a file of exact ties or of scored answers, or ultrafeedback-ties
+    tie_pool_files: str | None = None  # a local copy of ultrafeedback-ties
+    held_out: int = Field(0, ge=0)  # pairs kept out of training, by whole prompts; the paper: 8000
     flip_rate: float = Field(0.0, ge=0, le=1)  # share of labels to reverse
     flips: Flips = "random"  # which pairs are reversed
     margins_run: str | None = None  # the run on clean labels whose policy ranks for lowest-margin
-    learning_rate: float = Field(5e-4, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)  # its peak
+    learning_rate_warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps in which it rises
     epochs: float = Field(1.0, gt=0, le=1000)
     batch_pairs: int = Field(
         64, gt=0, le=1_000_000
@@ -140,7 +143,14 @@ class TrainConfig(DataConfig):
         if (self.flips == "lowest-margin") != (self.margins_run is not None):
             raise ValueError("flips lowest-margin and margins_run need each other")
         if self.tie_rate and self.data != "world" and self.tie_pool is None:
-            raise ValueError("tie_rate needs a tie_pool, a file of pairs with equal scores")
+            # Here alone: a run without ties need not load the data room to be checked.
+            from plc_core.data import DATASETS
+
+            if self.data not in DATASETS or DATASETS[self.data].tie_pool is None:
+                raise ValueError(
+                    "tie_rate needs a tie_pool: a file of pairs with equal scores or of several "
+                    "scored answers a prompt, or ultrafeedback-ties"
+                )
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import (
     TrainerCallback,
     TrainerControl,
@@ -15,6 +18,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from plc_core.engine.tied import KnowsTiedWeights
+from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing
 
@@ -54,12 +58,15 @@ class CarriesObjective(KnowsTiedWeights):
 
     Every checkpoint holds the state of the objective, of the shadow router and of the flip
     posterior in `plc_state.json`; `train(resume_from_checkpoint=…)` reads it back, or stops where
-    it is missing.
+    it is missing. `recorder`, set before training, is told where each optimizer step begins and
+    ends.
     """
 
     objective: Objective
     shadow: Router | None
     posterior: FlipPosterior | None
+    recorder: VisitRecorder
+    grad_norm: Tensor | float | None = None  # of the step before its update
 
     def carry(
         self,
@@ -82,23 +89,31 @@ class CarriesObjective(KnowsTiedWeights):
             if whole_steps is None:
                 whole_steps = self.args.gradient_accumulation_steps == 1
             self.router.calibration_order = "update-first" if whole_steps else "score-first"
-        self.add_callback(_StepBegins(self))
+        self.add_callback(_Steps(self))
 
     @property
     def router(self) -> Router | None:
         """What routes the margins: the objective's own router, or the shadow's."""
         return self.objective.router or self.shadow
 
-    def score(self, logps: PairLogps, training: bool) -> tuple[ObjectiveOutput, Routing | None]:
-        """The objective's output of one micro-batch, and its routing or the shadow's."""
+    def score(
+        self, logps: PairLogps, training: bool, distinct: Tensor
+    ) -> tuple[ObjectiveOutput, Routing | None]:
+        """The objective's output of one micro-batch, and its routing or the shadow's.
+
+        `distinct`, [B], says whether a pair's responses differ in their tokens; others have no
+        routing (NaN).
+        """
         progress = min(self.state.global_step / max(self.state.max_steps, 1), 1.0)
         place = (
             (self._micro_batch, self.current_gradient_accumulation_steps) if training else (0, 1)
         )
-        out = self.objective(logps, progress, place, update=training)
+        out = self.objective(logps, progress, place, update=training, distinct=distinct)
         routing = out.routing
         if routing is None and self.shadow is not None:
-            routing = self.shadow(out.margin, progress, place, training, logps.lengths)
+            routing = self.shadow(out.margin, progress, place, training, logps.lengths, distinct)
+        if routing is not None:
+            routing = Routing(*(torch.where(distinct, x, torch.nan) for x in routing))
         self._micro_batch += training
         return out, routing
 
@@ -109,11 +124,23 @@ class CarriesObjective(KnowsTiedWeights):
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             checkpoint = get_last_checkpoint(str(self.args.output_dir))
-        if checkpoint:
-            load_objective_state(Path(checkpoint), self.objective, self.shadow, self.posterior)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        states = (self.objective, self.shadow, self.posterior)
+        done = load_objective_state(Path(checkpoint), *states) if checkpoint else 0
+        with self.recording(done):
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def recording(self, done: int) -> AbstractContextManager[None]:
+        """Around a training that goes on after `done` steps."""
+        return nullcontext()
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        # For the recorder: transformers tells it to no callback but by waiting for the device.
+        self.grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        return self.grad_norm
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        # A resumed run makes visits after its checkpoint again; those before must be on disk.
+        self.recorder.flush()
         # Before the parent writes the weights: a checkpoint with weights has its state.
         folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
@@ -127,11 +154,49 @@ class CarriesObjective(KnowsTiedWeights):
         super()._save_checkpoint(model, trial)
 
 
-class _StepBegins(TrainerCallback):
+class _Steps(TrainerCallback):
+    """Counts micro-batches, and tells the recorder where a step begins and ends."""
+
     def __init__(self, trainer: CarriesObjective) -> None:
         self.trainer = trainer
+        self._started = time.perf_counter()
+        self._learning_rate = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._started = time.perf_counter()
+        # Adapters and wrappers come in training mode, around a model that does not.
+        self.trainer.model_wrapped.train()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer._micro_batch = 0
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        trainer = self.trainer
+        # The device is still at this step's backward: files are written in its time.
+        trainer.recorder.write_if_due()
+        trainer.recorder.close_step(state.global_step, state.epoch or 0.0, trainer.router)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._learning_rate = self.trainer._get_learning_rate()  # before the schedule goes on
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # From end to end, so that loading and collating count.
+        now = time.perf_counter()
+        seconds, self._started = now - self._started, now
+        router = self.trainer.objective.router
+        # The step that was just completed began one earlier.
+        progress = (state.global_step - 1) / state.max_steps
+        gamma = router.strength(progress) if router is not None else None
+        self.trainer.recorder.end_step(
+            self._learning_rate, self.trainer.grad_norm, gamma, seconds, state.max_steps
+        )

@@ -30,6 +30,7 @@ class PairCollator:
         predict_row, predict_column [N]     where each response token is predicted from
         targets                     [N]     the response tokens, pair by pair, chosen first
         lengths                     [2B]    their counts, in the same order
+        distinct                    [B]     whether the two responses differ in their tokens
         index                       [B]     the pair's row in the data set
         reference                   [B, 2]  log-probs under the reference, where the rows have them
 
@@ -83,6 +84,7 @@ class PairCollator:
             "targets": np.concatenate([x for _, *sides in ids for x in sides]),
             "lengths": np.array([len(x) for _, *sides in ids for x in sides]),
         }
+        arrays["distinct"] = np.array([not np.array_equal(c, r) for _, c, r in ids])
         if "index" in rows[0]:
             arrays["index"] = np.array([row["index"] for row in rows])
         if "reference_chosen" in rows[0]:

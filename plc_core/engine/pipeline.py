@@ -84,7 +84,7 @@ def train(config: TrainConfig) -> Run:
         policy.to(processes.device)
         pairs = training_pairs(config, policy, tokenizer, progress)
         tokens = tokenize_pairs(pairs, tokenizer, config.max_length, config.data_actions, progress)
-        _warn_of_identical(tokens)
+        _warn_of_identical(tokens, config.data_actions.get("identical-tokens") == "drop")
         check_budget(tokens.dataset, config.tokens_per_forward)
         collator = StepCollator(
             PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
@@ -168,7 +168,9 @@ def _open(config: TrainConfig) -> None:
     before = run.info.get("config")
     if not isinstance(before, dict):
         raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
-    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before.get(k) != v]
+    # A parameter that did not exist when the run began had its default.
+    before = TrainConfig.model_validate({"name": run.name}).model_dump() | before
+    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before[k] != v]
     if changed:
         raise RunError(
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
@@ -251,14 +253,16 @@ def _fit(
         run.update_info(trained_steps=trainer.state.global_step, margin_noise=_margin_noise(run))
 
 
-def _warn_of_identical(tokens: Tokens) -> None:
+def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
     count = tokens.counts["identical-tokens"]
+    whole = len(tokens.pairs) + (count if left_out else 0)
+    done = "are left out" if left_out else "train nothing"
     sentence = (
-        f"{count} of {len(tokens.pairs)} pairs have the same tokens on both sides and train "
-        f"nothing: max_length {tokens.max_length} cuts them where they are still alike, or the "
-        "chat template drops the answers."
+        f"{count} of {whole} pairs have the same tokens on both sides and {done}: max_length "
+        f"{tokens.max_length} cuts them where they are still alike, or the chat template drops "
+        "the answers."
     )
-    if count and count >= len(tokens.pairs):
+    if count and count >= whole:
         raise DataError(sentence)
     if count:
         logger.warning(sentence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +14,7 @@ from datasets import Dataset
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from plc_core.engine.checkpoints import list_files
@@ -78,11 +77,9 @@ class PreferenceTrainer(CarriesObjective):
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
-        self.grad_norm: Tensor | float | None = None  # of the step before its update
         whole = not collator.tokens_per_forward
         whole = whole and collator.pairs_per_forward >= args.per_device_train_batch_size
         self.carry(objective, shadow, whole, recorder.posterior)
-        self.add_callback(_Records(self))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         ranks = self.accelerator.num_processes
@@ -151,14 +148,7 @@ class PreferenceTrainer(CarriesObjective):
                     loss = self.compute_loss(model, forward, num_items_in_batch=num_items_in_batch)
                 self.accelerator.backward(loss)
             losses.append(loss.detach())
-        # The device is still at these forwards: files are written in its time.
-        self.recorder.write_if_due()
         return torch.stack(losses).sum()
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        # For the recorder: transformers tells it to no callback but by waiting for the device.
-        self.grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        return self.grad_norm
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
         """Autocast around the whole loss: accelerate's is around a forward that is not called."""
@@ -175,16 +165,16 @@ class PreferenceTrainer(CarriesObjective):
         chosen, rejected = pair_logps(model, inputs)
         lengths = inputs["lengths"].view(-1, 2)
         logps = PairLogps(chosen, rejected, *inputs["reference"].unbind(1), *lengths.unbind(1))
-        index = inputs["index"]
+        index, distinct = inputs["index"], inputs["distinct"]
         if "counted" in inputs:
             logps = PairLogps(*(x[inputs["counted"]] for x in logps))
-            index = index[inputs["counted"]]
+            index, distinct = index[inputs["counted"]], distinct[inputs["counted"]]
         try:
-            out, routing = self.score(logps, training=model.training)
+            out, routing = self.score(logps, model.training, distinct)
         except NonFiniteError as error:
             raise self.recorder.not_finite(index[error.positions]) from None
         if model.training:
-            self.recorder.add(index, logps, out, routing)
+            self.recorder.add(index, logps, out, routing, distinct)
         if num_items_in_batch is None:
             loss = out.loss.mean()
         else:
@@ -207,8 +197,6 @@ class PreferenceTrainer(CarriesObjective):
             list_files(Path(output_dir))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        # A resumed run makes visits after its checkpoint again; those before must be on disk.
-        self.recorder.flush()
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:  # of python, torch, safetensors
@@ -237,44 +225,3 @@ def _keep_precision(state: AcceleratorState) -> None:
             "notebooks/recipes/accelerate/fsdp2.yaml."
         )
     plugin.mixed_precision_policy = MixedPrecisionPolicy()
-
-
-class _Records(TrainerCallback):
-    """Tells the recorder where a step begins and ends."""
-
-    def __init__(self, trainer: PreferenceTrainer) -> None:
-        self.trainer = trainer
-        self._started = time.perf_counter()
-        self._learning_rate = 0.0
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._started = time.perf_counter()
-        # Adapters and wrappers come in training mode, around a model that does not.
-        self.trainer.model_wrapped.train()
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        trainer = self.trainer
-        trainer.recorder.close_step(state.global_step, state.epoch or 0.0, trainer.router)
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._learning_rate = self.trainer._get_learning_rate()  # before the schedule goes on
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        # From end to end, so that loading and collating count.
-        now = time.perf_counter()
-        seconds, self._started = now - self._started, now
-        router = self.trainer.objective.router
-        # The step that was just completed began one earlier.
-        progress = (state.global_step - 1) / state.max_steps
-        gamma = router.strength(progress) if router is not None else None
-        self.trainer.recorder.end_step(
-            self._learning_rate, self.trainer.grad_norm, gamma, seconds, state.max_steps
-        )

@@ -7,8 +7,17 @@ from typing import TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from plc_core.data import DATASETS, Pairs, flip_labels, load_pairs, mark_oracle_states
+from plc_core.data import (
+    DATASETS,
+    DataError,
+    Pairs,
+    flip_labels,
+    load_pairs,
+    mark_oracle_states,
+    split_held_out,
+)
 from plc_core.data.corruption import flip_hardest, inject_ties, label_by_annotator, warm_start
+from plc_core.data.held_out import of_prompts, prompt_digests
 from plc_core.engine.config import DataConfig, TrainConfig
 from plc_core.engine.margins import final_margins
 from plc_core.engine.models import load_policy
@@ -28,6 +37,7 @@ def training_pairs(
 ) -> Pairs:
     """The pairs that `config` asks for, the same for every objective.
 
+    Held-out pairs leave first, with their prompts: no exact tie of such a prompt is injected.
     Corruption comes in this order: warm start, annotator, exact ties, flips. Warm pairs and
     injected ties are left alone by all that follows; a flip of a label that the annotator
     reversed turns it back.
@@ -35,13 +45,15 @@ def training_pairs(
     Raises:
         DataError, RunError: where data, tie pool or the run of the margins cannot be used.
     """
-    pairs = read_pairs(config, progress, (policy, tokenizer))
+    pairs, held_out = trained_and_held_out(config, progress, (policy, tokenizer))
     if config.warm_share:
         pairs = warm_start(pairs, config.warm_share, config.seed)
     if config.annotator:
         pairs = label_by_annotator(pairs, config.seed)
     if config.tie_rate:
         pool = _tie_pool(config, policy, tokenizer, progress)
+        if held_out is not None:
+            pool = of_prompts(pool, set(prompt_digests(held_out)), inside=False)
         pairs = inject_ties(pairs, pool, config.tie_rate, config.seed)
     if config.flips == "random":
         # Without flips the pairs stay the file that they were read into.
@@ -53,6 +65,18 @@ def training_pairs(
     else:
         pairs = flip_hardest(pairs, config.flip_rate, config.flips)
     return mark_oracle_states(pairs) if config.data == "world" else pairs
+
+
+def trained_and_held_out(
+    config: TrainConfig, progress: Progress, world: World | None = None
+) -> tuple[Pairs, Pairs | None]:
+    """The pairs to train on before any corruption, and those that are held out, if any are.
+
+    Raises:
+        DataError: where they cannot be read, or none would be left to train on.
+    """
+    pairs = read_pairs(config, progress, world)
+    return split_held_out(pairs, config.held_out) if config.held_out else (pairs, None)
 
 
 def read_pairs(config: DataConfig, progress: Progress, world: World | None = None) -> Pairs:
@@ -87,10 +111,37 @@ def _tie_pool(
     tokenizer: PreTrainedTokenizerBase,
     progress: Progress,
 ) -> Pairs:
-    if config.tie_pool is not None:
-        return load_pairs(project_path(config.tie_pool), progress=progress)
+    if config.data != "world" or config.tie_pool is not None:
+        return read_tie_pool(config, progress)
     count = config.num_pairs or WORLD_PAIRS
     return world_ties(policy, tokenizer, tie_prompts(count), config.seed, progress, count)
+
+
+def read_tie_pool(config: TrainConfig, progress: Progress) -> Pairs:
+    """The exact ties of `tie_pool`, or of the dataset that the pairs are from.
+
+    Of a public dataset, ties of two scores of 10 that may be 1, misread, are left out.
+
+    Raises:
+        DataError: where they cannot be read, or the dataset has none.
+    """
+    name = config.tie_pool
+    if name is None and config.data in DATASETS:
+        name = DATASETS[config.data].tie_pool
+    if name is None:
+        raise DataError(
+            f"There are no exact ties for {config.data}: set tie_pool to a file of pairs with "
+            "equal scores, or of several scored answers a prompt."
+        )
+    if name in DATASETS:
+        return load_pairs(
+            name,
+            files=_path(config.tie_pool_files),
+            actions={"ten-was-one": "drop"},
+            ties=True,
+            progress=progress,
+        )
+    return load_pairs(project_path(name), ties=True, progress=progress)
 
 
 def _path(path: str | None) -> Path | None:

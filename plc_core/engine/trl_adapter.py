@@ -11,26 +11,32 @@ and in the call, `DPOTrainer(model=…, args=…, …)` gets its objective:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 import trl
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedModel,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel
 from trl import DPOConfig, DPOTrainer
 
 from plc_core.engine.objective_state import CarriesObjective
-from plc_core.files import RunError
-from plc_core.objective import NonFiniteError, Objective, PairLogps, Router, Routing
+from plc_core.engine.trl_record import begun, pairs_table
+from plc_core.engine.visits import VisitRecorder, tell_progress
+from plc_core.objective import (
+    FlipPosterior,
+    NonFiniteError,
+    Objective,
+    PairLogps,
+    Router,
+    Routing,
+)
 
 TESTED = ("1.16",)
 """Versions of TRL that the adapter is tested with; its trainer has no hook for a loss."""
@@ -47,6 +53,9 @@ _PLAIN = {
 }
 _BETA = 0.1
 
+INDEX = "plc_index"
+"""A column of the training set and of its batches: the pair's row."""
+
 if not trl.__version__.startswith(tuple(f"{version}." for version in TESTED)):
     raise ImportError(
         f"plc_core.engine.trl_adapter is tested with TRL {', '.join(TESTED)}; {trl.__version__} is "
@@ -58,10 +67,12 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
     """TRL's DPOTrainer with its loss replaced by an objective.
 
     Data, tokens, log-probs and metrics are TRL's. Reference log-probs are computed before training
-    (`precompute_ref_log_probs` is switched on). Mean routing weights and confidence are logged
-    under `routing/`, from a shadow router where the objective has none. Calibration follows the
-    optimizer step; under accumulation it scores with the previous step's EMA. As in TRL, a smaller
-    last micro-batch weighs as much as a whole one.
+    (`precompute_ref_log_probs` is switched on). The means of q, confidence and weight, and gamma
+    where the objective corrects, are logged under `routing/`, from a shadow router where it has
+    none. Each training leaves its pairs, visits and metrics in a run folder,
+    `<output_dir>/runs/training-<number>`, for `open_run` and the inspector (`--runs
+    <output_dir>/runs`). Calibration follows the optimizer step; under accumulation it scores with
+    the previous step's EMA. As in TRL, a smaller last micro-batch weighs as much as a whole one.
 
     Args:
         objective: of `build_objective`; its beta is the one that counts.
@@ -85,17 +96,52 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         args.precompute_ref_log_probs = True
         args.beta = objective.beta  # of TRL's reward metrics
         super().__init__(model, ref_model, args, **others)
-        self.carry(objective, None if objective.router is not None else Router())
-        self._finite: list[Tensor] = []
-        self.add_callback(_LooksOnceAStep(self))
+        shadow = None if objective.router is not None else Router()
+        self.carry(objective, shadow, posterior=FlipPosterior())
+        pairs: Any = self.train_dataset
+        if INDEX in pairs.column_names:
+            raise ValueError(f"The training set has a column {INDEX!r}; give it another name.")
+        self.train_dataset = pairs.add_column(INDEX, range(len(pairs)))
+        self.data_collator = _with_index(self.data_collator)
         self._routed: dict[str, dict[str, list[Tensor]]] = {
             "train": defaultdict(list),
             "eval": defaultdict(list),
         }
 
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        columns: Any = self._signature_columns
+        if INDEX not in columns:
+            columns.append(INDEX)
+
+    @contextlib.contextmanager
+    def recording(self, done: int) -> Iterator[None]:
+        """Leave a run folder below `output_dir`, whatever becomes of the training."""
+        tokens: Any = self.train_dataset
+        pairs = pairs_table(tokens.remove_columns(INDEX), self._tokenizer)
+        about = {
+            "objective": type(self.objective).__name__,
+            "beta": self.objective.beta,
+            "calibration_order": self.router.calibration_order if self.router else None,
+        }
+        run = begun(Path(str(self.args.output_dir)), done, pairs, about)
+        ids = pairs["pair_id"].to_pylist()
+        self.recorder = VisitRecorder(run, ids, self.objective.beta, self.posterior)
+        with run.running("training") if self.is_world_process_zero() else nullcontext():
+            try:
+                yield
+            except BaseException:
+                self.recorder.keep()
+                raise
+            self.recorder.flush()
+            if self.is_world_process_zero():
+                tell_progress(run, self.state.global_step, self.state.max_steps)
+                run.update_info(trained_steps=self.state.global_step)
+
     def _compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool
     ) -> Any:
+        index = inputs.pop(INDEX, None)
         # TRL's own loss is computed and dropped: it leaves its metrics, and the log-probs pass by.
         seen: list[Any] = []
 
@@ -116,13 +162,15 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
             inputs["ref_rejected_logps"],
             *lengths.chunk(2),
         )
+        distinct = _distinct(inputs)
         try:
-            out, routing = self.score(logps, training=model.training)
+            out, routing = self.score(logps, model.training, distinct)
         except NonFiniteError as error:
-            where = f"step {self.state.global_step}, micro-batch {self._micro_batch}"
-            raise NonFiniteError(error.positions, where) from None
-        if model.training:
-            self._finite.append(out.margin.isfinite().all())
+            if index is None:
+                raise
+            raise self.recorder.not_finite(index[error.positions]) from None
+        if model.training and index is not None:
+            self.recorder.add(index, logps, out, routing, distinct)
         self._note(routing)
         loss = out.loss.mean()
         if self.aux_loss_enabled:
@@ -135,9 +183,14 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
             return
         routed = self._routed[self._mode()]
         means = {"q_clean": routing.clean, "q_flip": routing.flip, "q_tie": routing.tie}
-        for name, values in (means | {"confidence": routing.confidence}).items():
+        means |= {"confidence": routing.confidence, "weight": routing.weight}
+        for name, values in means.items():
             # Kept on the device until they are logged: no synchronisation a micro-batch.
-            routed[f"routing/{name}"].append(values.mean())
+            routed[f"routing/{name}"].append(values.nanmean())
+        if self.objective.router is not None:
+            progress = self.state.global_step / max(self.state.max_steps, 1)
+            strength = self.objective.router.strength(min(progress, 1.0))
+            routed["routing/gamma"].append(torch.tensor(strength))
 
     def _mode(self) -> str:
         return "train" if self.model is not None and self.model.training else "eval"
@@ -147,9 +200,16 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
         mode = self._mode()
         prefix = "eval_" if mode == "eval" else ""
         for name, values in self._routed[mode].items():
-            logs[prefix + name] = float(sum(values) / len(values))
+            logs[prefix + name] = float(torch.stack(values).nanmean())
         self._routed[mode].clear()
         super().log(logs, start_time)
+
+
+def _distinct(inputs: dict[str, Tensor]) -> Tensor:
+    """[B] whether the tokens of a pair's responses differ."""
+    mask = inputs["completion_mask"].bool()
+    chosen, rejected = torch.where(mask, inputs["input_ids"], -1).chunk(2)
+    return (chosen != rejected).any(1)
 
 
 def _refuse_ignored(args: DPOConfig, objective: Objective) -> None:
@@ -165,20 +225,13 @@ def _refuse_ignored(args: DPOConfig, objective: Objective) -> None:
         )
 
 
-class _LooksOnceAStep(TrainerCallback):
-    """Stops at a log-prob that is not finite: transformers would log its loss as 0 and go on."""
+def _with_index(collate: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """The collator with `INDEX`, which evaluation's rows do not have."""
 
-    def __init__(self, trainer: ObjectiveDPOTrainer) -> None:
-        self.trainer = trainer
+    def collated(rows: Sequence[Any]) -> dict[str, Any]:
+        batch = collate(rows)
+        if INDEX in rows[0]:
+            batch[INDEX] = torch.tensor([row[INDEX] for row in rows])
+        return batch
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        flags, self.trainer._finite = self.trainer._finite, []
-        broken = [place for place, finite in enumerate(torch.stack(flags).tolist()) if not finite]
-        if broken:
-            raise RunError(
-                f"At step {state.global_step}, micro-batches {broken} have a log-probability that "
-                "is not finite (NaN or infinite). The weights were not updated. Lower the learning "
-                "rate, or look at these pairs."
-            )
+    return collated

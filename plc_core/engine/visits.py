@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from plc_core.engine.host_copy import HostCopy
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.objective.reduction import (
@@ -25,27 +25,9 @@ from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
 from plc_core.runs.visit_files import VISITS_SCHEMA
 
-_VALUES = [*VISITS_SCHEMA.names[3:], "loss", "noise_rate", "noise_low", "noise_high"]
+_VALUES = [*VISITS_SCHEMA.names[3:], "loss", "distinct", "noise_rate", "noise_low", "noise_high"]
 _STEPS_A_FILE = 16
 _SECONDS_BETWEEN_FILES = 10.0
-
-
-class _HostCopy:
-    """A tensor on its way to the host; who asks for it waits for it, and for nothing after it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        self._copy = whole.detach().to("cpu", non_blocking=whole.is_cuda, copy=True)
-        self._there = torch.cuda.Event() if whole.is_cuda else None
-        if self._there is not None:
-            self._there.record()
-
-    def numpy(self) -> np.ndarray:
-        """The tensor's values."""
-        if self._there is not None:
-            self._there.synchronize()
-        values: np.ndarray = self._copy.numpy()
-        return values
 
 
 @dataclass
@@ -54,12 +36,12 @@ class _Step:
 
     step: int
     epoch: float
-    index: _HostCopy  # [B], rows of the training set
-    values: _HostCopy  # [B, V], of _VALUES
-    calibration: _HostCopy | None  # mean and deviation of the margins' EMA
+    index: HostCopy  # [B], rows of the training set
+    values: HostCopy  # [B, V], of _VALUES
+    calibration: HostCopy | None  # mean and deviation of the margins' EMA
     sigma_min: float = 0.0
     row: dict[str, float] = field(default_factory=dict)  # of metrics, as far as the host knows it
-    grad_norm: _HostCopy | None = None
+    grad_norm: HostCopy | None = None
 
 
 class VisitRecorder:
@@ -91,7 +73,7 @@ class VisitRecorder:
         # A GPU goes on while the host reads; a CPU has computed what it was asked for.
         self.reads_later = torch.cuda.is_available()
         self._micro_batches: list[tuple[Tensor, Tensor]] = []
-        self._finite: list[_HostCopy] = []  # of the margins of each micro-batch
+        self._finite: list[HostCopy] = []  # of the margins of each micro-batch
         self._closed: _Step | None = None
         self._ended: list[_Step] = []
         self._steps: list[dict[str, Any]] = []
@@ -101,18 +83,29 @@ class VisitRecorder:
         self._flushed = time.monotonic()
 
     def add(
-        self, index: Tensor, logps: PairLogps, out: ObjectiveOutput, routing: Routing | None
+        self,
+        index: Tensor,
+        logps: PairLogps,
+        out: ObjectiveOutput,
+        routing: Routing | None,
+        distinct: Tensor,
     ) -> None:
-        """Take a micro-batch of visits; `index` [B] are rows of the training set."""
+        """Take a micro-batch of visits.
+
+        Args:
+            index: [B], rows of the training set.
+            logps, out, routing: of the micro-batch; no routing is blank (NaN).
+            distinct: [B], whether a pair's responses differ in their tokens.
+        """
         nothing = torch.full_like(out.margin, torch.nan)
         routed = routing if routing is not None else Routing(*[nothing] * 6)
         columns = [out.margin, *routed, *(x.detach() for x in logps[:4])]
         # p_flip is of the whole step: close_step puts it here.
-        columns += [nothing, out.loss.detach()]
+        columns += [nothing, out.loss.detach(), distinct]
         self._micro_batches.append((index, torch.stack([c.to(torch.float64) for c in columns], 1)))
         # Known once this forward is done, while the device is at its backward.
         # The margin alone: through the EMA, one broken margin breaks the losses of all the others.
-        self._finite.append(_HostCopy(out.margin.isfinite()))
+        self._finite.append(HostCopy(out.margin.isfinite()))
 
     def close_step(self, step: int, epoch: float, router: Router | None) -> None:
         """Take the step's visits together, after its backward is asked for, before its update.
@@ -130,14 +123,16 @@ class VisitRecorder:
             rows = objects_over_ranks(places.cpu().numpy()[broken])
             raise self.not_finite(np.concatenate(rows))
         table = self._with_posterior(places, values)
-        self._closed = _Step(step, epoch, _HostCopy(places), _HostCopy(table), None)
+        self._closed = _Step(step, epoch, HostCopy(places), HostCopy(table), None)
         if router is not None:
-            self._closed.calibration = _HostCopy(torch.stack(router.calibration.statistics()))
+            self._closed.calibration = HostCopy(torch.stack(router.calibration.statistics()))
             self._closed.sigma_min = router.calibration.sigma_min
 
     def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
         """Values [B, V] with p_flip and the noise rate, from the steps strictly before this one."""
-        margins = values[:, _VALUES.index("margin")]
+        # Pairs with the same tokens on both sides are no evidence, and none is read of them.
+        distinct = values[:, _VALUES.index("distinct")] > 0
+        margins = torch.where(distinct, values[:, _VALUES.index("margin")], torch.nan)
         values[:, _VALUES.index("p_flip")] = self.posterior(margins)
         noise = torch.stack(self.posterior.estimate(values.device))
         # In the order of the training set, whichever rank and micro-batch had which pair.
@@ -181,7 +176,7 @@ class VisitRecorder:
         if gamma is not None:
             step.row["gamma"] = gamma
         if grad_norm is not None:
-            step.grad_norm = _HostCopy(torch.as_tensor(grad_norm))
+            step.grad_norm = HostCopy(torch.as_tensor(grad_norm))
         self._ended.append(step)
         self._progress = step.step + 1, total_steps
         if not self.reads_later:
@@ -232,7 +227,8 @@ class VisitRecorder:
             tell_progress(self.run, *self._progress)
 
     def _metrics_row(self, visits: dict[str, Any], step: _Step) -> dict[str, Any]:
-        margin = visits["margin"]
+        distinct = visits["distinct"] > 0
+        margin = visits["margin"][distinct]
         rewards = {
             side: self.beta * (visits[f"policy_{side}"] - visits[f"reference_{side}"]).mean()
             for side in ("chosen", "rejected")
@@ -241,15 +237,18 @@ class VisitRecorder:
             "step": step.step,
             "epoch": step.epoch,
             "loss": visits["loss"].mean(),
-            "margin_mean": margin.mean(),
-            "margin_std": margin.std(),
-            # A margin of exactly 0, as at step 0, is neither right nor wrong.
-            "accuracy": (margin > 0).mean() + 0.5 * (margin == 0).mean(),
+            # Of pairs whose responses differ; a margin of exactly 0, as at step 0, is neither right
+            # nor wrong.
+            "margin_mean": _mean(margin),
+            "margin_std": margin.std() if len(margin) else np.nan,
+            "accuracy": _mean((margin > 0) + 0.5 * (margin == 0)),
             "reward_chosen": rewards["chosen"],
             "reward_rejected": rewards["rejected"],
-            "weight_mean": visits["weight"].mean(),
+            "weight_mean": _mean(visits["weight"][distinct]),
         }
-        row |= {name: visits[name].mean() for name in ("q_clean", "q_flip", "q_tie", "p_flip")}
+        row |= {
+            name: _mean(visits[name][distinct]) for name in ("q_clean", "q_flip", "q_tie", "p_flip")
+        }
         row |= {name: visits[name][0] for name in ("noise_rate", "noise_low", "noise_high")}
         if step.calibration is not None:
             mean, deviation = step.calibration.numpy()
@@ -258,7 +257,7 @@ class VisitRecorder:
                 "ema_std": deviation,
                 "floor_bound": float(deviation < step.sigma_min),
             }
-        row |= step.row | {"pairs_per_second": len(margin) / step.row["seconds"]}
+        row |= step.row | {"pairs_per_second": len(distinct) / step.row["seconds"]}
         if step.grad_norm is not None:
             row["grad_norm"] = step.grad_norm.numpy()
         return {k: v if isinstance(v, int) else float(v) for k, v in row.items()}
@@ -290,6 +289,10 @@ class VisitRecorder:
                 {name: np.concatenate([s[name] for s in steps]) for name in VISITS_SCHEMA.names}
             )
             self.run.append_metrics(metrics)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def tell_progress(run: Run, done: int, total: int) -> None:

@@ -30,7 +30,8 @@ from plc_core.evaluation.standing import (
     score_answers,
 )
 from plc_core.evaluation.world_generations import generate_world
-from plc_core.files import RunError
+from plc_core.files import RunError, read_table
+from plc_core.runs import Run
 
 
 def evaluate_runs(
@@ -156,6 +157,18 @@ def _compare_all(
                     continue
                 where: dict[str, Any] = dict(zip(GROUP, entry.group, strict=True))
                 where |= {"judge": judge.name, "benchmark": name, "method": entry.method}
+                for column, run in (("characters", entry.run), ("baseline_characters", other)):
+                    where[column] = _characters(run, name, label, verdicts)
                 frames.append(verdicts.assign(**where, decoding=kind))
     refuse_missing(f"verdicts of {judge.name!r} beside {baseline}", lacking)
     return pd.concat(frames, ignore_index=True)
+
+
+def _characters(run: Run, benchmark: str, label: str, verdicts: pd.DataFrame) -> list[int]:
+    """Characters of the trained policy's answers that verdicts are about, in their order."""
+    keys = ["prompt_id", "turn"]
+    path = run.path / "generations" / f"{benchmark}.parquet"
+    answers = read_table(path, [*keys, "policy", "decoding", "response"]).to_pandas()
+    own = answers[(answers["policy"] == "trained") & (answers["decoding"] == label)]
+    lengths = own.set_index(keys)["response"].str.len()
+    return [int(n) for n in lengths.loc[pd.MultiIndex.from_frame(verdicts[keys])]]

@@ -41,7 +41,7 @@ class ChainJudged:
         return rows.set_index(_names(rows))["log_ratio"]
 
     def benchmarks(self, run: Run) -> dict[str, str]:
-        """The benchmark of each prompt."""
+        """The benchmark of each prompt, by benchmark/prompt_id."""
         rows = self._judged(run)
         return dict(zip(_names(rows), rows["benchmark"], strict=True))
 

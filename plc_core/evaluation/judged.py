@@ -30,8 +30,9 @@ class Evaluation:
             the judge gave none).
         log_ratios: log(pi/pi_ref) of sampled answers, a row a prompt: dataset, model, seed,
             benchmark, method, prompt_id, log_ratio. No rows for servers.
-        versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn;
-            empty where no such judge was asked.
+        versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn,
+            with the characters and baseline_characters of both; empty where no such judge was
+            asked.
         baseline: the method that win rates are against unless told otherwise.
         sizes: prompts of each benchmark.
         incomplete: as in `win_rate`.

@@ -36,6 +36,9 @@ class Judged(Protocol):
     def log_ratios(self, run: Run) -> pd.Series:
         """log(pi/pi_ref) of its sampled answers by prompt id, in nats."""
 
+    def benchmarks(self, run: Run) -> Mapping[str, str]:
+        """The benchmark of each prompt, by prompt id."""
+
 
 class WorldJudged:
     """The gold rewards of the embedded world, as a training run leaves them."""
@@ -47,6 +50,10 @@ class WorldJudged:
     def log_ratios(self, run: Run) -> pd.Series:
         """log(pi/pi_ref) by prompt id."""
         return kl_to_reference(run)
+
+    def benchmarks(self, run: Run) -> dict[str, str]:
+        """All prompts are of the one benchmark."""
+        return dict.fromkeys(rewards(run, "trained", "greedy").index, "world")
 
 
 WORLD: Judged = WorldJudged()
@@ -80,7 +87,10 @@ class Control(NamedTuple):
 
 
 def mean_kl(runs: Sequence[Run], judged: Judged = WORLD) -> MeanInterval:
-    """KL to the reference, nats a response: the mean over seeds and sampled responses."""
+    """KL to the reference, nats a response: the mean over seeds and sampled responses.
+
+    Prompts of all benchmarks are pooled: how far a policy moved is asked of it, not of a benchmark.
+    """
     return bootstrap_seeds([judged.log_ratios(run) for run in runs], seed=0)
 
 

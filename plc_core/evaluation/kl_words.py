@@ -20,7 +20,7 @@ def is_matched(line: Mapping[Any, Any]) -> bool:
 
 def beyond_control(line: Mapping[Any, Any]) -> str:
     """What a row of `win_rates` leaves of its win rate beside the control, in words."""
-    if math.isnan(line["over_control"]):
+    if math.isnan(line.get("over_control", math.nan)):
         return "there is no control to say what a like KL does"
     text = f"{_points(line)} beyond {_control(line)}"
     verdict = _verdict(line["over_low"], line["over_high"], 0)
@@ -33,7 +33,8 @@ def results_in_words(
     """Every row of a method in sentences, one a dose, and then which intervals are clear.
 
     Args:
-        rows: of `win_rates` against DPO on the same data, those of one method.
+        rows: of `win_rates` against DPO on the same data, those of one method, one row a dose and
+            decoding (`kl_control.headline`); without a control nothing is said of one.
         dose: the column that tells the data apart, as noise_rate.
         said: what a dose is in words, as "with 30% of the labels flipped".
         method: its name.
@@ -46,14 +47,17 @@ def results_in_words(
             verdict = _verdict(line["low"], line["high"], 50)
             word = f"{verdict} than half" if verdict else "no difference shown"
             share = f"{line['win_rate']:.1f} % [{line['low']:.1f}, {line['high']:.1f}]"
-            parts.append(f"{share} in {line['decoding']} decoding ({word}; {beyond_control(line)})")
+            beyond = f"; {beyond_control(line)}" if "over_control" in line else ""
+            parts.append(f"{share} in {line['decoding']} decoding ({word}{beyond})")
             place = f"{where} in {line['decoding']} decoding"
             if verdict:
                 clear.append(f"{place}, {share} against DPO on the same data, {verdict}")
-            if over := _verdict(line["over_low"], line["over_high"], 0):
+            if "over_low" in line and (over := _verdict(line["over_low"], line["over_high"], 0)):
                 clear.append(f"{place}, {_points(line)} beyond {_control(line)}, {over}")
         sentences.append(f"{where[0].upper()}{where[1:]}, {method} wins {' and '.join(parts)}.")
-    count = len(rows) + int(rows["over_control"].notna().sum())
+    count = len(rows)
+    if "over_control" in rows:
+        count += int(rows["over_control"].notna().sum())
     sentences.append(
         f"Of these {count} intervals {len(clear)} exclude{'s' if len(clear) == 1 else ''} a "
         f"difference of 0: {'; '.join(clear)}."

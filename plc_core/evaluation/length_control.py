@@ -13,42 +13,53 @@ fitted as there: L1-penalised, no free intercept, the penalty chosen by five-fol
 On the same verdicts alpaca_eval's fit gives the same numbers: to all digits in the tests, and to
 0.01 points where liblinear stops elsewhere.
 
+Its penalty gives a number for any verdicts, also where they do not say what it is: where the longer
+answer always wins, where all verdicts are one, or where all answers are longer by as much. There is
+then no maximum of the likelihood at equal lengths (Albert and Anderson 1984), and none is given.
+Intervals are those of the fit without a penalty.
+
 `length_controlled` is for one comparison; `length_controlled_cells` for a whole evaluation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import LogisticRegression
 
-from plc_core.analysis.statistics import LEVEL, Floats, MeanInterval
+from plc_core.analysis.statistics import MeanInterval
 from plc_core.evaluation.judged import CELL, Evaluation
-from plc_core.evaluation.win_rate import JoinError, join_prompts, joined
+from plc_core.evaluation.length_fit import bounds, chosen_penalty, equal_lengths, fit, unidentified
+from plc_core.evaluation.results import interval
+from plc_core.evaluation.win_rate import JoinError, JoinReport, join_prompts, joined
 
-_FOLDS = 5
-_PENALTIES = np.logspace(-4, 4, 10)  # C of scikit-learn: the inverse of the penalty
+_UNKNOWN = "not identified"
+_COLLAPSED = "the penalty left nothing of the data: the 50 % is its answer, the interval is theirs"
+_PULLED = "the penalty holds it outside the interval, which is of a fit without one"
 
 
 class LengthControl(NamedTuple):
     """A length-controlled win rate, and what it was made from; shares, not percent."""
 
-    share: MeanInterval  # at equal lengths; bootstrap over prompts, the penalty held, if weak
+    share: MeanInterval  # at equal lengths, its 95 % interval without a penalty; NaN: see note
     raw: float
     length_effect: float  # logit of a win for tanh(difference / deviation) = 1
     mean_difference: float  # in the unit of the lengths given, own minus baseline
-    collapsed: bool  # the penalty put every weight to 0, as it may with few prompts
+    note: str  # what a reader must know: that it is not identified, and why; or empty
 
     def __str__(self) -> str:
         share = self.share
         if not share.n:
             return "n/a (n=0)"
+        raw = f"{100 * self.raw:.1f} % as they are (n={share.n})"
+        if np.isnan(share.mean):
+            return f"{raw}; {self.note}"
         return (
             f"{100 * share.mean:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] at equal "
-            f"lengths, {100 * self.raw:.1f} % as they are (n={share.n})"
-        ) + ("; the 50 % is the penalty's answer, not the data's" if self.collapsed else "")
+            f"lengths, {raw}"
+        ) + (f"; {self.note}" if self.note else "")
 
 
 def length_controlled(
@@ -56,7 +67,6 @@ def length_controlled(
     lengths: pd.Series,
     baseline_lengths: pd.Series,
     difficulty: pd.Series | None = None,
-    resamples: int = 500,
 ) -> LengthControl:
     """The win rate at equal lengths; every series is indexed by prompt id.
 
@@ -64,7 +74,11 @@ def length_controlled(
         verdicts: the share of a win, from 0 to 1: 1 for a win, 0.5 for a tie, 0 for a loss.
         lengths, baseline_lengths: of both answers, in characters as AlpacaEval does, or tokens.
         difficulty: of each instruction, on any scale; None leaves it out.
-        resamples: of the bootstrap over prompts.
+
+    Returns:
+        The published fit, and the 95 % interval of the fit without a penalty (Wald's, on the
+        logit; a tie counts there as half a win and half a loss, which makes it rather wide). Both
+        are NaN, and the note says why, where the verdicts do not identify them.
 
     Raises:
         JoinError: where the series do not cover the same prompts, a number is missing, or a
@@ -74,50 +88,55 @@ def length_controlled(
     _, other, _ = join_prompts(verdicts, baseline_lengths, names=("verdicts", "baseline_lengths"))
     size = len(won)
     if size == 0:
-        nothing = MeanInterval(np.nan, np.nan, np.nan, 0)
-        return LengthControl(nothing, np.nan, np.nan, np.nan, False)
+        return LengthControl(_missing(0), np.nan, np.nan, np.nan, "")
     if won.min() < 0 or won.max() > 1:
         odd = won.min() if won.min() < 0 else won.max()
         raise JoinError(f"A verdict is a share from 0 to 1; one is {odd:g}.")
     difference = own - other
     spread = difference.std(ddof=1) if size > 1 else 0.0
-    # Answers of one difference throughout say nothing of the length's effect: the term is 0.
-    scaled = np.tanh(difference / spread) if spread else np.zeros(size)
+    # Of one difference throughout, tanh(difference / 0) is its sign.
+    scaled = np.tanh(difference / spread) if spread else np.sign(difference)
     features = [scaled, np.ones(size)]
     if difficulty is not None:
         hardness = join_prompts(verdicts, difficulty, names=("verdicts", "difficulty"))[1]
         features.insert(1, hardness)
     design = np.column_stack(features)
-    penalty = _penalty(design, won)
-    weights = _fit(design, won, penalty)
-    rng = np.random.default_rng(0)
-    means = np.empty(resamples)
-    # A strong penalty would hold every resample at one half: an interval of no width.
-    weak = max(penalty, 1.0)
-    for i in range(resamples):
-        drawn = rng.integers(0, size, size)
-        means[i] = _equal_lengths(design[drawn], _fit(design[drawn], won[drawn], weak))
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    share = MeanInterval(_equal_lengths(design, weights), float(low), float(high), size)
-    return LengthControl(
-        share, float(won.mean()), float(weights[0]), float(difference.mean()), not weights.any()
-    )
+    raw, mean_difference = float(won.mean()), float(difference.mean())
+    ends = None
+    if not (why := unidentified(design, won)) and (ends := bounds(design, won)) is None:
+        why = "the fit did not converge"
+    if ends is None:
+        note = f"{_UNKNOWN}: {why}"
+        return LengthControl(_missing(size), raw, np.nan, mean_difference, note)
+    weights, converged = fit(design, won, chosen_penalty(design, won))
+    share = MeanInterval(equal_lengths(design, weights), *ends, size)
+    notes = []
+    if (won == 0.5).all():
+        notes.append(f"all {size} verdicts are a tie")
+    elif not weights.any():
+        notes.append(_COLLAPSED)
+    elif not share.low <= share.mean <= share.high:
+        notes.append(_PULLED)
+    if not converged:
+        notes.append("the published fit did not converge")
+    if difference.min() > 0 or difference.max() < 0:
+        side = "longer" if difference.min() > 0 else "shorter"
+        notes.append(f"every answer is {side} than the baseline's: extrapolated")
+    return LengthControl(share, raw, float(weights[0]), mean_difference, "; ".join(notes))
 
 
-def length_controlled_cells(
-    evaluation: Evaluation, baseline: str | None = None, resamples: int = 200
-) -> pd.DataFrame:
+def length_controlled_cells(evaluation: Evaluation, baseline: str | None = None) -> pd.DataFrame:
     """Win rates at equal lengths in characters, one row a cell, method and seed.
 
     Args:
         evaluation: judged answers.
         baseline: the method that win rates are against; None takes the evaluation's.
-        resamples: of the bootstrap over prompts.
 
     Returns:
-        `CELL`, method, seed, n; win_rate, lc, lc_low, lc_high (percent); characters (mean
-        difference to the baseline's answers), collapsed (50 is the penalty's answer, not the
-        data's), note (which prompts were left out).
+        `CELL`, method, seed, n; win_rate, lc, lc_low, lc_high (percent; NaN where they are not
+        identified); characters (mean difference to the baseline's answers), note (why there is no
+        number, how it must be read, which prompts were left out). Verdicts of a pairwise judge,
+        which are against the evaluation's baseline alone, are rows of the judge "…, side by side".
 
     Raises:
         JoinError: where two sides do not answer the same prompts.
@@ -136,21 +155,17 @@ def length_controlled_cells(
         other = sides.get((*cell, against))
         if other is None:
             raise JoinError(f"{', '.join(map(str, key))}: there are no answers of {against!r}.")
-        try:
-            left, right, met = joined(own["reward"], other["reward"], evaluation.incomplete)
-        except JoinError as error:
-            raise JoinError(f"{', '.join(map(str, key))}: {error}") from None
+        left, right, met = _joined(key, own["reward"], other["reward"], evaluation)
         won = pd.Series((np.sign(left - right) + 1) / 2, index=left.index)
-        mine, theirs = (side["characters"].reindex(won.index) for side in (own, other))
-        found = length_controlled(won, mine, theirs, resamples=resamples)
-        numbers = [100 * value for value in (found.raw, *found.share[:3])]
-        rows.append(
-            dict(zip(names, key, strict=True))
-            | {"n": found.share.n}
-            | dict(zip(("win_rate", "lc", "lc_low", "lc_high"), numbers, strict=True))
-            | {"characters": found.mean_difference}
-            | {"collapsed": found.collapsed, "note": "" if met.complete else str(met)}
-        )
+        lengths = (side["characters"].reindex(won.index) for side in (own, other))
+        rows.append(_row(names, key, won, lengths, met))
+    if against == evaluation.baseline and not evaluation.versus.empty:
+        pairwise = evaluation.versus.assign(judge=evaluation.versus["judge"] + ", side by side")
+        for key, own in pairwise.groupby(names, sort=False):
+            turns = own.set_index(own["prompt_id"] + "/" + own["turn"].astype(str))
+            won, _, met = _joined(key, turns["win"], turns["characters"], evaluation)
+            shown = (turns.loc[won.index, name] for name in ("characters", "baseline_characters"))
+            rows.append(_row(names, key, won, shown, met))
     if not rows:
         raise JoinError(f"No method but the baseline {against!r} was judged.")
     return pd.DataFrame(rows)
@@ -158,9 +173,8 @@ def length_controlled_cells(
 
 def lengths_shown(cells: pd.DataFrame) -> pd.DataFrame:
     """Length-controlled cells as text: a row a method, for each judge and decoding the win rate as
-    it is and at equal lengths, with its 95 % interval, and the prompts that it rests on; over seeds
-    or benchmarks their mean ± sd and how many they are. A star where the penalty left nothing of
-    the data.
+    it is and at equal lengths, with its 95 % interval, and the prompts that it rests on; over
+    benchmarks their mean, over seeds mean ± sd. Notes stand in a column beside their numbers.
     """
     rows: dict[str, dict[tuple[str, str], str]] = {}
     for key, own in cells.groupby(["method", "judge", "decoding"], sort=False):
@@ -168,51 +182,48 @@ def lengths_shown(cells: pd.DataFrame) -> pd.DataFrame:
         row = rows.setdefault(method, {})
         head = f"{judge}, {decoding}"
         row[head, "WR"] = f"{own['win_rate'].mean():.1f}"
-        text = f"{own['lc'].mean():.1f}"
-        if len(own) == 1:
-            line = own.iloc[0]
-            text += f" [{line['lc_low']:.1f}, {line['lc_high']:.1f}]"
-        else:
-            text += f" ± {own['lc'].std(ddof=1):.1f} ({len(own)} cells)"
-        row[head, "WR at equal lengths"] = text + ("*" if own["collapsed"].any() else "")
+        unknown = int(own["lc"].isna().sum())
+        # A mean over the cells that happen to have a number would be of other cells than the WR.
+        known = interval(own, "lc", "lc_low", "lc_high")
+        of = f" in {unknown} of {len(own)} cells" if len(own) > 1 else ""
+        row[head, "WR at equal lengths"] = f"{_UNKNOWN}{of}" if unknown else known
         row[head, "prompts"] = f"{own['n'].sum():,}"
         row[head, "characters longer"] = f"{own['characters'].mean():+.1f}"
+        if cells["note"].any():
+            notes = [note.replace(f"{_UNKNOWN}: ", "") for note in own["note"] if note]
+            row[head, "note"] = "; ".join(dict.fromkeys(notes))
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
     columns = pd.MultiIndex.from_tuples([*frame.columns.to_flat_index()])
     return frame.set_axis(columns, axis=1).fillna("–")
 
 
-def _equal_lengths(design: Floats, weights: Floats) -> float:
-    """The mean predicted share with the length's column set to 0."""
-    return float((1 / (1 + np.exp(-(design[:, 1:] @ weights[1:])))).mean())
+def _joined(
+    key: tuple[Any, ...], own: pd.Series, other: pd.Series, evaluation: Evaluation
+) -> tuple[pd.Series, pd.Series, JoinReport]:
+    try:
+        return joined(own, other, evaluation.incomplete)
+    except JoinError as error:
+        raise JoinError(f"{', '.join(map(str, key))}: {error}") from None
 
 
-def _fit(design: Floats, won: Floats, penalty: float) -> Floats:
-    """Weights of the columns. A share counts as a win and a loss of that much weight."""
-    # l1_ratio=1 is the L1 penalty; liblinear is what AlpacaEval uses, and exact at this size.
-    model: Any = LogisticRegression(
-        C=penalty, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123
-    )
-    outcome = np.repeat([1, 0], len(won))
-    weight = np.concatenate([won, 1 - won])
-    present = weight > 0
-    if len(set(outcome[present])) == 1:
-        # liblinear needs both outcomes: the one that never was gets next to no weight.
-        weight[~present] = 1e-9
-        present[:] = True
-    model.fit(np.vstack([design, design])[present], outcome[present], sample_weight=weight[present])
-    return np.asarray(model.coef_[0], dtype=np.float64)
+def _row(
+    names: Sequence[str],
+    key: tuple[Any, ...],
+    won: pd.Series,
+    lengths: Iterable[pd.Series],
+    met: JoinReport,
+) -> dict[str, Any]:
+    found = length_controlled(won, *lengths)
+    lc, low, high = (100 * value for value in found.share[:3])
+    notes = ["" if met.complete else str(met), found.note]
+    return dict(zip(names, key, strict=True)) | {
+        "n": found.share.n,
+        "win_rate": 100 * found.raw,
+        **{"lc": lc, "lc_low": low, "lc_high": high},
+        "characters": found.mean_difference,
+        "note": "; ".join(filter(None, notes)),
+    }
 
 
-def _penalty(design: Floats, won: Floats) -> float:
-    """The C whose predictions of left-out prompts have the smallest log-loss."""
-    folds = np.arange(len(won)) % min(_FOLDS, len(won))
-    if len(won) < 2 * _FOLDS:  # too few to choose from
-        return 1.0
-    losses = np.zeros(len(_PENALTIES))
-    for place, penalty in enumerate(_PENALTIES):
-        for fold in range(_FOLDS):
-            out = folds == fold
-            logits = design[out] @ _fit(design[~out], won[~out], float(penalty))
-            losses[place] += (np.logaddexp(0, logits) - won[out] * logits).sum()
-    return float(_PENALTIES[losses.argmin()])
+def _missing(size: int) -> MeanInterval:
+    return MeanInterval(np.nan, np.nan, np.nan, size)

@@ -19,11 +19,12 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
-from plc_core.data import Pairs, load_pairs
-from plc_core.data.corruption import label_by_annotator, simulate_votes
+from plc_core.data import DATASETS, DataError, Pairs, load_pairs
+from plc_core.data.corruption import inject_ties, label_by_annotator, simulate_votes
 from plc_core.data.corruption.draws import uniform
 from plc_core.data.corruption.flips import reverse
 from plc_core.data.corruption.oracle import mark_oracle_states
+from plc_core.data.held_out import first_pairs, of_prompts, prompt_digest
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.engine.config import TrainConfig
@@ -31,8 +32,12 @@ from plc_core.engine.margins import policy_margins
 from plc_core.engine.models import load_policy, load_tokenizer
 from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.pipeline import objectives
-from plc_core.engine.training_pairs import training_pairs
-from plc_core.engine.world_pairs import world_pairs
+from plc_core.engine.training_pairs import (
+    read_tie_pool,
+    trained_and_held_out,
+    training_pairs,
+)
+from plc_core.engine.world_pairs import tie_prompts, world_pairs, world_ties
 from plc_core.evaluation.judges import RewardModelJudge
 from plc_core.evaluation.standing import refuse_missing
 from plc_core.files import RunError, project_path, read_table, write_table
@@ -105,9 +110,7 @@ def _probe_path(run: Run, name: str) -> Path:
 
 def router_of(run: Run, checkpoint: Path) -> Router:
     """The run's router, or the shadow's, with the calibration of a checkpoint."""
-    known = TrainConfig.model_fields
-    config = {name: value for name, value in run.info["config"].items() if name in known}
-    objective, shadow = objectives(TrainConfig(**config))
+    objective, shadow = objectives(_config_of(run))
     load_objective_state(checkpoint, objective, shadow)
     router = objective.router or shadow
     assert router is not None  # every run has one of the two
@@ -155,27 +158,88 @@ def _digest(pairs: Pairs) -> str:
 
 
 def held_out_pairs(run: Run, count: int, progress: Progress | None = None) -> Pairs:
-    """Pairs that a run was not trained on: fresh ones of the world, or its data's test split.
+    """Pairs that a run was not trained on, with their labels as they were read.
 
-    Those of the world have clean labels and belong to the run's seed; `count` is of prompts.
+    The first `count` of the part of its pairs that the run held out, if it did; else fresh ones of
+    the world, or of its data's test split those whose prompts it was not trained on. Fresh ones
+    have clean labels and belong to the run's seed; `count` is of their prompts.
+
+    Raises:
+        DataError: where there are none, as the run held nothing out.
     """
-    config = run.info["config"]
-    if config["data"] != "world":
-        files = config["data_files"]
-        return load_pairs(
-            config["data"],
-            count,
-            split="test",
-            files=project_path(files) if files else None,
-            revision=config["data_revision"],
-            columns=config["data_columns"],
-            actions=config["data_actions"],
-        )
+    own = _config_of(run)
+    if own.held_out:
+        _, held_out = trained_and_held_out(own, progress or Progress(run))
+        assert held_out is not None
+        pairs = first_pairs(held_out, count)
+        return mark_oracle_states(pairs) if own.data == "world" else pairs
+    if own.data != "world":
+        return _test_split(run, own, count)
     # The world's pairs are samples of its one starting policy, whatever the run's model is.
     policy, tokenizer = load_policy("world")
-    seed = _HELD_OUT_SEED + int(config["seed"])
+    seed = _HELD_OUT_SEED + own.seed
     pairs = world_pairs(policy, tokenizer, count, seed, progress or Progress(run))
     return mark_oracle_states(pairs)
+
+
+def held_out_ties(run: Run, count: int, rate: float, progress: Progress | None = None) -> Pairs:
+    """Held-out pairs (`held_out_pairs`) of which a share is replaced by exact ties.
+
+    The ties too are of prompts that the run was not trained on; in the world of fresh ones.
+
+    Raises:
+        DataError: where the data have neither a tie pool nor ties enough.
+    """
+    own = _config_of(run)
+    pairs = held_out_pairs(run, count, progress)
+    if own.data == "world" and own.tie_pool is None:
+        policy, tokenizer = load_policy("world")
+        size, seed = len(pairs), _HELD_OUT_SEED + own.seed
+        pool = world_ties(
+            policy, tokenizer, tie_prompts(size), seed, progress or Progress(run), size
+        )
+    else:
+        pool = read_tie_pool(own, progress or Progress(run))
+        pool = of_prompts(pool, _trained_prompts(run), inside=False)
+    ties = inject_ties(pairs, pool, rate, own.seed)
+    return mark_oracle_states(ties) if own.data == "world" else ties
+
+
+def _test_split(run: Run, config: TrainConfig, count: int) -> Pairs:
+    """The first `count` pairs of the data's test split whose prompts the run was not trained on.
+
+    A file that names no split is read as any: its pairs beyond `num_pairs` are such.
+    """
+    files = config.data_files
+    why = "the run was trained on all of its prompts"
+    try:
+        pairs = load_pairs(
+            config.data if config.data in DATASETS else project_path(config.data),
+            split="test",
+            files=project_path(files) if files else None,
+            revision=config.data_revision,
+            columns=config.data_columns,
+            actions=config.data_actions,
+        )
+        unseen = of_prompts(pairs, _trained_prompts(run), inside=False)
+        if len(unseen):
+            return first_pairs(unseen, count)
+    except DataError as error:
+        why = str(error)
+    raise DataError(
+        f"{config.data} has no pairs that the run {run.name!r} was not trained on ({why}). Set "
+        "held_out in common to the number of pairs to keep out of training."
+    )
+
+
+def _trained_prompts(run: Run) -> set[str]:
+    return {prompt_digest(turns) for turns in run.pairs(["prompt"])["prompt"]}
+
+
+def _config_of(run: Run, **changes: Any) -> TrainConfig:
+    known = TrainConfig.model_fields
+    config = {name: value for name, value in run.info["config"].items() if name in known}
+    return TrainConfig(**{**config, **changes})
 
 
 def labelled_by_one(pairs: Pairs, seed: int) -> Pairs:
@@ -239,8 +303,6 @@ def pair_rewards(pairs: Pairs, model: str, make: bool = True) -> pd.DataFrame:
 
 def corrupted_pairs(run: Run, **changes: Any) -> Pairs:
     """The pairs that a run like this one would train on with other parameters, as tie_rate=0.3."""
-    known = TrainConfig.model_fields
-    config = {name: value for name, value in run.info["config"].items() if name in known}
-    changed = TrainConfig(**{**config, **changes})
+    changed = _config_of(run, **changes)
     policy, tokenizer = load_policy(changed.model)
     return training_pairs(changed, policy, tokenizer, Progress(run))

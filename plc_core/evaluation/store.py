@@ -111,7 +111,8 @@ class ContentStore:
         write_table(self.folder / f"{secrets.token_hex(8)}.parquet", table)
 
     def _read(self) -> None:
-        parts = sorted(self.folder.glob("[0-9a-f]*.parquet"))
+        # The later of two rows of one key counts.
+        parts = sorted(self.folder.glob("[0-9a-f]*.parquet"), key=_written)
         for part in parts:
             try:
                 table = read_table(part)
@@ -127,3 +128,10 @@ class ContentStore:
             self._write(list(self._rows.values()))
             for part in parts:
                 part.unlink(missing_ok=True)
+
+
+def _written(part: Path) -> int:
+    try:
+        return part.stat().st_mtime_ns
+    except FileNotFoundError:  # joined into another by a process beside this one
+        return 0

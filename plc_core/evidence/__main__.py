@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from plc_core.environment import plain_streams
 from plc_core.evidence.claims import claims_table
 from plc_core.evidence.estimates import read_study
 from plc_core.files import RunError, replacing
@@ -45,6 +46,7 @@ def put(text: str, path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """0, or 1 after a sentence."""
+    plain_streams()
     parser = argparse.ArgumentParser(prog="python -m plc_core.evidence", description=__doc__)
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     given = parser.parse_args(arguments)

@@ -41,6 +41,11 @@ from plc_core.evidence.numbers import (
     within_sources,
 )
 
+FIRST_VISIT = "training pairs at their first visit"
+"""Each before its own update, while the policy is still being trained: neither zero-shot nor held
+out, though in one epoch no pair was trained on before it was read."""
+HELD_OUT, VOTED, ANSWERS, RUNS = "held-out pairs", "voted pairs, zero-shot", "answers", "whole runs"
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -51,6 +56,8 @@ class Claim:
     `above` says on which side of `threshold` the claim lies. Claims about the routing can be asked
     of plain DPO too, whose margin is routed without touching the loss: `shadow`. `by_construction`
     is what follows from a setting, whatever the data; `exploratory` what an outcome suggested.
+    `read` says of which pairs the number is: the paper reads its tie selectivity and its exact ties
+    of pairs that its policies never trained on or never saw; here those are `FIRST_VISIT`.
     """
 
     text: str
@@ -64,6 +71,7 @@ class Claim:
     shadow: bool = False
     by_construction: bool = False
     exploratory: bool = False
+    read: str = FIRST_VISIT
 
 
 def verdict(claim: Claim, found: Estimate | None) -> str:
@@ -96,7 +104,7 @@ def verdict(claim: Claim, found: Estimate | None) -> str:
 
 
 def claims_table(model: Study, world: Study) -> pd.DataFrame:
-    """Columns: claim, paper, world, model, shadow, over, verdict; 95 % intervals, as text.
+    """Columns: claim, read, paper, world, model, shadow, over, verdict; 95 % intervals, as text.
 
     The verdict is on the real model; `shadow` is the same number of plain DPO's routing there, and
     `over` by how much PLC-DPO's is above it in the same data and seeds.
@@ -106,6 +114,7 @@ def claims_table(model: Study, world: Study) -> pd.DataFrame:
         values = claim.values(model, METHOD)
         row = {
             "claim": f"{claim.text} (looked at later)" if claim.exploratory else claim.text,
+            "read": claim.read,
             "paper": claim.paper,
             "world": _shown(claim, claim.values(world, METHOD)),
             "model": _shown(claim, values),
@@ -153,27 +162,29 @@ _LENGTH = f"{ALIKE_LENGTH}, "
 CLAIMS: tuple[Claim, ...] = (
     Claim("PLC-DPO wins against same-data DPO on clean data, win rate in %",
           "58.3 (tab:tie-injection-performance, 0 % ties)", win_rate((0.0,)), 50.0,
-          digits=1, published=58.3),
+          digits=1, published=58.3, read=ANSWERS),
     Claim("PLC-DPO wins against same-data DPO at 20 % reversed labels, win rate in %",
-          "71.0 (app:self-confirmation)", win_rate((0.2,)), 50.0, digits=1, published=71.0),
+          "71.0 (app:self-confirmation)", win_rate((0.2,)), 50.0, digits=1, published=71.0,
+          read=ANSWERS),
     Claim("PLC-DPO wins against same-data DPO at 30 % exact ties, win rate in %",
           "68.5 (tab:tie-injection-performance)", win_rate((0.0,), "ties", 0.3), 50.0,
-          digits=1, published=68.5),
+          digits=1, published=68.5, read=ANSWERS),
     Claim("Held-out accuracy over DPO, clean data, in points", "–",
-          accuracy_over_dpo((0.0,)), scale=100, digits=1),
+          accuracy_over_dpo((0.0,)), scale=100, digits=1, read=HELD_OUT),
     Claim("Held-out accuracy over DPO, 20 to 40 % reversed labels, in points", "–",
-          accuracy_over_dpo(NOISY), scale=100, digits=1),
+          accuracy_over_dpo(NOISY), scale=100, digits=1, read=HELD_OUT),
     Claim("… and over the best other objective, which these pairs chose, in points", "–",
-          over_best_other, scale=100, digits=1),
+          over_best_other, scale=100, digits=1, read=HELD_OUT),
     Claim("… and over DPO of another β at the same KL, in points", "not measured",
-          at_like_kl("accuracy", "test", NOISY, "beta"), scale=100, digits=1),
+          at_like_kl("accuracy", "test", NOISY, "beta"), scale=100, digits=1, read=HELD_OUT),
     Claim("… and over DPO of another learning rate at the same KL, in points", "not measured",
           at_like_kl("accuracy", "test", NOISY, "learning_rate"), scale=100, digits=1,
-          exploratory=True),
+          exploratory=True, read=HELD_OUT),
     Claim("Reward of answers over DPO of another β at the same KL, 20 to 40 % reversed labels",
-          "not measured", at_like_kl("reward", "responses", NOISY, "beta")),
+          "not measured", at_like_kl("reward", "responses", NOISY, "beta"), read=ANSWERS),
     Claim("… and over DPO of another learning rate at the same KL", "not measured",
-          at_like_kl("reward", "responses", NOISY, "learning_rate"), exploratory=True),
+          at_like_kl("reward", "responses", NOISY, "learning_rate"), exploratory=True,
+          read=ANSWERS),
     Claim("q_flip ranks reversed labels at 20 %, AUROC", "0.731 (app:self-confirmation)",
           single("flip_auroc", "q_flip", (0.2,)), 0.5, shadow=True, published=0.731),
     Claim("… more than the margin of plain DPO does, AUROC difference", "not measured",
@@ -206,30 +217,32 @@ CLAIMS: tuple[Claim, ...] = (
           exploratory=True),
     Claim("q_tie of tie-majority above that of unanimous human votes", f"+0.0186 ({_VOTES})",
           gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
-          shadow=True, published=0.0186),
+          shadow=True, published=0.0186, read=VOTED),
     Claim("… of divergent above that of unanimous votes", f"ordered ({_VOTES})",
           gap(("votes_q_tie", "divergent"), ("votes_q_tie", "unanimous"), (0.0,)), digits=4,
-          shadow=True, exploratory=True),
+          shadow=True, exploratory=True, read=VOTED),
     Claim("… of tie-majority above that of divergent votes", f"ordered ({_VOTES})",
           gap(("votes_q_tie", "tie-majority"), ("votes_q_tie", "divergent"), (0.0,)), digits=4,
-          shadow=True, exploratory=True),
+          shadow=True, exploratory=True, read=VOTED),
     Claim("q_tie follows the order of the three vote groups, Kendall's τ-b", "ordered, p not given",
-          single("votes_trend", "tau", (0.0,)), shadow=True),
+          single("votes_trend", "tau", (0.0,)), shadow=True, read=VOTED),
     Claim("q_tie rises with less agreement within the sources of votes, Kendall's τ",
-          "not measured", within_sources("votes_trend", "tau, "), shadow=True, exploratory=True),
+          "not measured", within_sources("votes_trend", "tau, "), shadow=True, exploratory=True,
+          read=VOTED),
     Claim(f"{_OVER_LENGTH}, difference of τ", "not measured",
-          within_sources("votes_trend", "tau, ", over=f"tau, {_LENGTH}"), exploratory=True),
+          within_sources("votes_trend", "tau, ", over=f"tau, {_LENGTH}"), exploratory=True,
+          read=VOTED),
     Claim("q_flip finds disagreement with a reward model at 20 %, AUROC",
           "0.779 (app:self-confirmation)", single("reward_auroc", "q_flip", (0.2,)), 0.5,
-          shadow=True, published=0.779),
+          shadow=True, published=0.779, read=HELD_OUT),
     Claim(f"{_OVER_LENGTH}, AUROC difference", "not measured",
           gap(("reward_auroc", "q_flip"), ("reward_auroc", AGAINST_LENGTH), (0.2,)),
-          exploratory=True),
+          exploratory=True, read=HELD_OUT),
     Claim("Little correction early: share of the weight in the first 20 % of training, below 5 %",
           "0.019 (app:self-confirmation)", single("early_share", "all", (0.2,)), 0.05, above=False,
           by_construction=True),
     Claim("No slower than DPO: time of a run over DPO's, below 1.05",
-          "0.997 (tab:computational-overhead)", training_time, 1.05, above=False),
+          "0.997 (tab:computational-overhead)", training_time, 1.05, above=False, read=RUNS),
     Claim("Beside the paper: p_flip is better calibrated than q_flip at 20 %, ECE difference", "–",
           gap(("ece", "q_flip"), ("ece", "p_flip"), (0.2,)), shadow=True),
     Claim("Beside the paper: p_flip forecasts better than the base rate at 20 %, Brier difference",
@@ -245,6 +258,6 @@ CLAIMS: tuple[Claim, ...] = (
           exploratory=True),
     Claim("… and held-out accuracy there, over DPO, in points", "–",
           of_variant("accuracy", "test", (0.4,), f"length-evidence-{FRESH}", f"{BASELINE}-{FRESH}",
-                     "variants"), scale=100, digits=1, exploratory=True),
+                     "variants"), scale=100, digits=1, exploratory=True, read=HELD_OUT),
 )  # fmt: skip
 """Every claim of the table, in its order."""

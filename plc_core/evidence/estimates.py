@@ -11,7 +11,7 @@ import pandas as pd
 
 from plc_core.analysis.statistics import mean_interval
 from plc_core.evidence.files import FILES, read_results
-from plc_core.files import project_path
+from plc_core.files import resource
 
 BASELINE, METHOD = "dpo", "plc-aggressive"
 FRESH = "fresh"
@@ -75,7 +75,7 @@ def read_study(name: str, folder: Path | None = None) -> Study:
     Raises:
         RunError: for files that cannot be read, or hold something else.
     """
-    folder = folder or project_path("data/results") / name
+    folder = folder or resource("data") / "results" / name
     jobs, measures, rewards = (read_results(folder, part) for part in FILES)
     return Study(name, jobs[jobs["state"] == "done"], measures, rewards)
 

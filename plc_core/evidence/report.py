@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
 from plc_core.evidence.estimates import Estimate, Study, over_seeds
 from plc_core.evidence.estimates import read_study as read
-from plc_core.files import RunError, project_path
+from plc_core.files import RunError, project_path, resource
 from plc_core.runs import Run, create_run
 
 LARGE = "Qwen2.5-7B"
@@ -36,7 +37,7 @@ def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
     Raises:
         RunError: where there are no results of the study that the verdicts are on.
     """
-    results = project_path(config.results_dir)
+    results = _results(config)
     if not (results / config.model_study).is_dir():
         there = sorted(path.name for path in results.glob("*/")) if results.is_dir() else []
         raise RunError(
@@ -75,6 +76,22 @@ def provenance_table(*studies: Study) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).set_index("study").fillna("")
+
+
+def beside_the_paper(study: Study) -> str:
+    """What a reader has to know before comparing the study's numbers with the paper's."""
+    said = (
+        "Routing is read of training pairs at their first visit, each before its own update, but "
+        "where the table says otherwise. The paper's tie selectivity is of held-out pairs, and its "
+        "exact ties and human votes are read zero-shot, when training has ended; here accuracy, "
+        "disagreement with the reward model and votes alone are of pairs never trained on."
+    )
+    if not study.is_run:
+        return said
+    main = study.jobs[study.jobs["slice"] == "main"]
+    low, high = main["steps"].min(), main["steps"].max()
+    steps = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{said} A run is {steps} optimizer steps of all weights; the paper's are 955 of LoRA."
 
 
 def by_rate(
@@ -171,7 +188,7 @@ def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
     Raises:
         RunError: for a file that cannot be read or has not the columns that `bill` reads.
     """
-    path = project_path(config.results_dir) / "throughput.csv"
+    path = _results(config) / "throughput.csv"
     names = ["shape", "training", "device", "tokens_per_gpu_second"]
     if not path.exists():
         return pd.DataFrame(columns=names)
@@ -179,3 +196,9 @@ def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
         return pd.read_csv(path)[names]
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
+
+
+def _results(config: EvidenceConfig) -> Path:
+    """The folder of results; where it is missing, the one that came with the package."""
+    given = project_path(config.results_dir)
+    return given if given.is_dir() else resource(config.results_dir)

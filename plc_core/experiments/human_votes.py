@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from pydantic import Field
 
-from plc_core.analysis.studies.pooling import of_calibration
+from plc_core.analysis.studies.pooling import of_calibration, over_seeds
 from plc_core.analysis.studies.votes import Agreement, agreement
 from plc_core.data import DATASETS, DataError, Pairs, load_pairs
 from plc_core.engine.config import Objective
@@ -74,10 +74,12 @@ def pairs_sentence(config: VotesConfig, run: Run) -> str:
 
 
 def vote_scores(config: VotesConfig, runs: dict[str, list[Run]]) -> dict[str, pd.DataFrame]:
-    """The routing of pairs with votes by policy, under both calibrations, seeds pooled."""
+    """The routing of pairs with votes by policy, under both calibrations.
+
+    A pair that several training seeds were shown counts once, with its mean over them.
+    """
     return {
-        method: pd.concat([_scores(config, run) for run in own], ignore_index=True)
-        for method, own in runs.items()
+        method: over_seeds([_scores(config, run) for run in own]) for method, own in runs.items()
     }
 
 

@@ -13,14 +13,19 @@ from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.config import Objective
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import Control, find_controls, win_rates
+from plc_core.evaluation.kl_control import (
+    Control,
+    find_controls,
+    headline,
+    of_benchmarks,
+    win_rates,
+)
 from plc_core.evaluation.kl_matching import ROUNDS as CONTROL_ROUNDS
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.kl_words import results_in_words
 from plc_core.experiments.study import (
     JudgedConfig,
     Share,
-    StudyConfig,
     judged_by,
     paper_name,
     trained,
@@ -61,9 +66,10 @@ class NoiseRuns(NamedTuple):
     """Runs by rate and method's name in the paper, one a seed, and the control of each rate."""
 
     runs: dict[float, dict[str, list[Run]]]
-    controls: dict[float, Control]
+    controls: dict[float, Control]  # empty where none are wanted
     spotlight: str  # its name in the paper
     judged: Judged
+    decodings: Sequence[str]
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -78,7 +84,8 @@ class NoiseRuns(NamedTuple):
 def noise_runs(config: NoiseConfig) -> NoiseRuns:
     """The runs of the study; plain DPO at every rate, and on clean labels, is always among them."""
     objectives = with_dpo(config.methods)
-    ready = trained(config, config.variants(), then=controls_follow(config, len(set(config.rates))))
+    rates = sorted(set(config.rates))
+    ready = trained(config, config.variants(), then=controls_follow(config, len(rates)))
     judged = judged_by(config)
     runs: dict[float, dict[str, list[Run]]] = {}
     for rate in sorted({0.0, *config.rates}):
@@ -87,7 +94,7 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
             for objective in objectives
             if f"{objective} {rate:g}" in ready
         }
-    shown = {rate: runs[rate][paper_name(config.spotlight)] for rate in sorted(set(config.rates))}
+    shown = {rate: runs[rate][paper_name(config.spotlight)] for rate in rates}
     controls = controls_of(
         config,
         {rate: (own, [runs[rate]["DPO"]]) for rate, own in shown.items()},
@@ -97,19 +104,22 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
     )
     for rate, control in controls.items():
         runs[rate][CONTROL] = control.runs
-    return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
+    return NoiseRuns(runs, controls, paper_name(config.spotlight), judged, config.decodings)
 
 
 def controls_of(
-    config: StudyConfig,
+    config: JudgedConfig,
     cases: Mapping[Key, tuple[list[Run], list[list[Run]]]],
     data: Mapping[Key, dict[str, Any]],
     judged: Judged,
     names: Mapping[Key, str],
 ) -> dict[Key, Control]:
     """The controls of several cases (a method's runs, plain DPO's), each the plain DPO on its own
-    `data` (parameters of 01_train) that moved as far; what is missing is named by `names`.
+    `data` (parameters of 01_train) that moved as far; what is missing is named by `names`. None
+    where the study has `kl_control` off.
     """
+    if not config.kl_control:
+        return {}
     then = "Other KL controls may follow: run the notebook again for their names."
 
     def train(betas: Mapping[Key, float]) -> dict[Key, list[Run]]:
@@ -123,8 +133,10 @@ def controls_of(
     return find_controls(cases, train, judged=judged)
 
 
-def controls_follow(config: StudyConfig, count: int) -> str:
+def controls_follow(config: JudgedConfig, count: int) -> str:
     """The sentence on KL controls, which have no names before the runs that they match exist."""
+    if not config.kl_control:
+        return ""
     most = count * CONTROL_ROUNDS * len(config.seeds)
     return (
         f"Then up to {most} more follow: the KL controls, plain DPO at a β that depends on how far "
@@ -145,37 +157,41 @@ def check_spotlight(spotlight: str, methods: Sequence[str]) -> None:
         )
 
 
-def noise_table(found: NoiseRuns, by_benchmark: bool = False) -> pd.DataFrame:
+def noise_table(found: NoiseRuns) -> pd.DataFrame:
     """Win rates of every method at every rate against both baselines.
 
     The columns of `kl_control.win_rates` with noise_rate and baseline in front. At rate 0 the two
-    baselines are one. With `by_benchmark` benchmarks are told apart, and where the world is the
-    only one its four families of prompts.
+    baselines are one.
     """
+    return _table(found, None)
+
+
+def table_by_benchmark(found: NoiseRuns, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `noise_table` of one benchmark each; where the world is the only one, its four
+    families of prompts.
+    """
+    if isinstance(found.judged, ChainJudged):
+        return of_benchmarks(table)
+    answered = found.runs[0.0]["DPO"][0].table("generations/world.parquet")["prompt_id"].nunique()
+    families = [prompt.family for prompt in held_out_prompts(answered)]
+    ids = [prompt.prompt_id for prompt in world_benchmark(answered).prompts]
+    return of_benchmarks(_table(found, dict(zip(ids, families, strict=True))))
+
+
+def _table(found: NoiseRuns, benchmarks: Mapping[str, str] | None) -> pd.DataFrame:
     frames = []
     clean = found.runs[0.0]["DPO"]
-    names = _benchmarks(found.judged, clean[0]) if by_benchmark else None
     for rate, methods in found.runs.items():
-        if rate not in found.controls:
-            continue
+        if found.spotlight not in methods:
+            continue  # plain DPO on clean labels, which was not asked for itself
+        control = found.controls[rate].runs if found.controls else None
         for baseline, against in ((CLEAN, clean), (SAME, methods["DPO"])):
-            table = win_rates(
-                methods, against, found.controls[rate].runs, names, judged=found.judged
-            )
+            table = win_rates(methods, against, control, benchmarks, found.decodings, found.judged)
             if len(table):
                 table.insert(0, "noise_rate", rate)
                 table.insert(1, "baseline", baseline)
                 frames.append(table)
     return pd.concat(frames, ignore_index=True)
-
-
-def _benchmarks(judged: Judged, run: Run) -> dict[str, str]:
-    if isinstance(judged, ChainJudged):
-        return judged.benchmarks(run)
-    answered = run.table("generations/world.parquet")["prompt_id"].nunique()
-    families = [prompt.family for prompt in held_out_prompts(answered)]
-    ids = [prompt.prompt_id for prompt in world_benchmark(answered).prompts]
-    return dict(zip(ids, families, strict=True))
 
 
 def published_noise() -> pd.DataFrame:
@@ -195,9 +211,10 @@ def published_noise() -> pd.DataFrame:
 
 def noise_sentence(table: pd.DataFrame, found: NoiseRuns) -> str:
     """The spotlight at every rate against same-data DPO, beside its controls and the paper."""
-    rows = table[(table["baseline"] == SAME) & (table["method"] == found.spotlight)]
-    seeds, n = rows.iloc[0][["seeds", "n"]]
-    rate = max(found.controls)
+    same = table[(table["baseline"] == SAME) & (table["method"] == found.spotlight)]
+    rows = headline(same)
+    seeds = rows.iloc[0]["seeds"]
+    rate = rows["noise_rate"].max()
     there = published("noise", baseline=SAME, method=found.spotlight, noise_rate=rate)
     paper = [f"{row['win_rate']:.1f} % on {row['dataset']}" for row in there.to_dict("records")]
     said = results_in_words(
@@ -205,6 +222,13 @@ def noise_sentence(table: pd.DataFrame, found: NoiseRuns) -> str:
     )
     return (
         f"Against DPO on the same labels, over {seeds} training seed{'s' if seeds > 1 else ''} and "
-        f"{n} prompts. {said}"
+        f"{prompts_in_words(same)}. {said}"
         + (f" At {rate:.0%} the paper has {' and '.join(paper)}." if paper else "")
     )
+
+
+def prompts_in_words(table: pd.DataFrame) -> str:
+    """Over how many prompts a table of win rates is, and of how many benchmarks, if of several."""
+    count = of_benchmarks(table)["benchmark"].nunique()
+    prompts = f"{headline(table).iloc[0]['n']:,} prompts"
+    return prompts if count == 1 else f"{prompts} of {count} benchmarks, each weighing alike"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plc_core.batch.job_lines import clock
 from plc_core.batch.jobs import JobError, run_jobs
+from plc_core.environment import plain_streams
 from plc_core.experiments.planning import TRAIN_NOTEBOOK
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_values, run_folder
@@ -24,6 +25,7 @@ def paper_notebooks(folder: Path = TRAIN_NOTEBOOK.parent) -> list[Path]:
 
 def main() -> int:
     """Execute the notebooks; 0, or 1 where one failed. A second call goes on where it stopped."""
+    plain_streams()
     started = time.monotonic()
     notebooks = paper_notebooks()
     rows: list[tuple[str, str, str]] = []

@@ -8,16 +8,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from plc_core.engine.config import TrainConfig
-from plc_core.files import RunError, project_path
+from plc_core.files import RunError, project_path, resource
 from plc_core.parameters import ParameterError, checked, load_yaml
 
-TRAIN_NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01_train.ipynb"
+TRAIN_NOTEBOOK = resource("notebooks") / "01_train.ipynb"
 NOT_CONTENT = ("name", "runs_dir", "resume")
 """Parameters that do not change what is trained."""
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 from pydantic import Field, model_validator
 
-from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import MeanInterval, spearman
 from plc_core.engine.config import Objective
 from plc_core.evaluation.agreement import Agreement, agreement, verdicts
@@ -103,15 +102,6 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
     columns = pd.MultiIndex.from_tuples([*frame.columns.to_flat_index()])
     return frame.set_axis(columns, axis=1).fillna("–")
-
-
-def published_judge() -> pd.DataFrame:
-    """The paper's table of the commercial judge: single scores and win rates."""
-    table = published("commercial_judge")
-    table["benchmark"] = table["benchmark"] + " (n=" + table["n"].astype(str) + ")"
-    wide = table.pivot_table(["single_score", "win_rate"], "method", "benchmark", sort=False)
-    wide = wide.rename(columns={"single_score": "single", "win_rate": "WR"})
-    return wide.swaplevel(axis=1).sort_index(axis=1).round(3)
 
 
 def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agreement]]:

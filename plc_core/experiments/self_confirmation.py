@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import Field
 
 from plc_core.analysis.studies.confirmation import Disagreement
-from plc_core.analysis.studies.pooling import of_calibration
+from plc_core.analysis.studies.pooling import of_calibration, over_seeds
+from plc_core.data import flip_labels
 from plc_core.evaluation.kl_control import Control, win_rates
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.probe import (
@@ -20,8 +22,10 @@ from plc_core.evaluation.probe import (
     score_probe,
 )
 from plc_core.experiments.label_noise import CONTROL, controls_follow, controls_of
-from plc_core.experiments.study import JudgedConfig, judged_by, trained
+from plc_core.experiments.study import JudgedConfig, Share, judged_by, trained
 from plc_core.runs import Run
+
+PLC, DPO = "PLC-DPO", "DPO (shadow)"
 
 
 class ConfirmationConfig(JudgedConfig):
@@ -29,23 +33,37 @@ class ConfirmationConfig(JudgedConfig):
 
     seeds: list[int] = Field([0, 1], min_length=1)
     rate: float = Field(0.2, ge=0, le=1)  # share of flipped labels
-    warmup: float = Field(0.3, gt=0, lt=1)  # share of training that is plain DPO, in place of 7 %
+    warmup: float = Field(0.3, gt=0, lt=1)  # share of training before the correction begins
+    learning_rate_warmup: Share | None = None  # of the same two arms; None is as warmup
     held_out: int = Field(3000, ge=1)  # pairs that no run was trained on
     reward_model: str = "gold"  # the world's truth, or a reward model's folder or name
     calibration: Calibrated = "checkpoint"
 
     @property
-    def long(self) -> str:
-        """The name of the PLC-DPO with the longer warm-up."""
-        return f"PLC-DPO, {self.warmup:.0%} warm-up"
+    def extended(self) -> dict[str, str]:
+        """The names of both arms with the longer warm-up, by that of the arm without."""
+        return {arm: f"{arm}, {self.warmup:.0%} warm-up" for arm in (PLC, DPO)}
+
+    @property
+    def rises(self) -> dict[str, float]:
+        """The parameter of 01_train that both arms with the longer warm-up have."""
+        share = self.learning_rate_warmup
+        return {"learning_rate_warmup": self.warmup if share is None else share}
 
     def variants(self) -> dict[str, dict[str, Any]]:
-        """PLC-DPO, plain DPO, and PLC-DPO with the longer warm-up, on the same labels."""
+        """PLC-DPO and plain DPO, and both with the longer warm-up, on the same labels.
+
+        The paper extends the warm-up "for PLC-DPO and DPO" and does not say which one. Plain DPO
+        has no correction to put off, only a learning rate that rises: so that rises longer in
+        both, and PLC-DPO's correction begins later as well.
+        """
+        data = {"flip_rate": self.rate}
         options = {"objective_options": {"warmup": self.warmup}}
         return {
-            "PLC-DPO": {"objective": "plc", "flip_rate": self.rate},
-            "DPO (shadow)": {"objective": "dpo", "flip_rate": self.rate},
-            self.long: {"objective": "plc", "flip_rate": self.rate, **options},
+            PLC: {"objective": "plc", **data},
+            DPO: {"objective": "dpo", **data},
+            self.extended[PLC]: {"objective": "plc", **data, **options, **self.rises},
+            self.extended[DPO]: {"objective": "dpo", **data, **self.rises},
         }
 
 
@@ -53,9 +71,10 @@ class ConfirmationRuns(NamedTuple):
     """Runs on the same flipped labels, one a seed, and the controls of both PLC-DPOs."""
 
     runs: dict[str, list[Run]]
-    controls: dict[str, Control]  # by the PLC-DPO that each moved as far as
-    long: str  # the name of the one with the longer warm-up
+    controls: dict[str, Control]  # by the PLC-DPO that each moved as far as; empty without
+    baselines: dict[str, str]  # the DPO of the same warm-up, by the PLC-DPO
     judged: Judged
+    decodings: Sequence[str]
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -64,42 +83,82 @@ class ConfirmationRuns(NamedTuple):
 
 
 def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
-    """PLC-DPO, the same with a longer warm-up, plain DPO, and their KL controls."""
-    data = {"flip_rate": config.rate}
+    """PLC-DPO and plain DPO, both with a longer warm-up, and the KL controls of the PLC-DPOs."""
     ready = trained(config, config.variants(), then=controls_follow(config, 2))
     judged = judged_by(config)
-    dpo = [ready["DPO (shadow)"]]
-    controls: dict[str, Control] = {}
-    for method in ("PLC-DPO", config.long):
-        controls |= controls_of(
-            config,
-            {method: (ready[method], dpo)},
-            {method: data},
-            judged,
-            {method: f"KL control of {method}"},
-        )
-        dpo.append(controls[method].runs)
-    return ConfirmationRuns(ready, controls, config.long, judged)
+    baselines = {PLC: DPO, config.extended[PLC]: config.extended[DPO]}
+    data: dict[str, dict[str, Any]] = {
+        PLC: {"flip_rate": config.rate},
+        config.extended[PLC]: {"flip_rate": config.rate, **config.rises},
+    }
+    controls = controls_of(
+        config,
+        {method: (ready[method], [ready[dpo]]) for method, dpo in baselines.items()},
+        data,
+        judged,
+        {method: f"KL control of {method}" for method in baselines},
+    )
+    return ConfirmationRuns(ready, controls, baselines, judged, config.decodings)
 
 
 def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:
-    """Win rates of both PLC-DPOs against same-data DPO, each beside its own control."""
+    """Win rates of both PLC-DPOs against the DPO of the same labels and warm-up.
+
+    The columns of `kl_control.win_rates` with baseline in front. Each PLC-DPO stands beside its own
+    control, and DPO with the longer warm-up beside DPO without.
+    """
     frames = []
-    for method, control in found.controls.items():
-        methods = {method: found.runs[method], f"{CONTROL}, β={control.beta:g}": control.runs}
-        against = found.runs["DPO (shadow)"]
-        frames.append(win_rates(methods, against, control.runs, judged=found.judged))
-    whole = pd.concat(frames, ignore_index=True)
-    return whole.drop_duplicates(["method", "decoding", "benchmark"]).reset_index(drop=True)
+    for method, dpo in found.baselines.items():
+        methods = {method: found.runs[method]}
+        control = found.controls.get(method)
+        if control:
+            methods[f"{CONTROL} of {method}"] = control.runs
+        frames.append(_against(found, methods, dpo, control.runs if control else None))
+    plain, longer = found.baselines.values()
+    frames.append(_against(found, {longer: found.runs[longer]}, plain, None))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _against(
+    found: ConfirmationRuns, methods: dict[str, list[Run]], dpo: str, control: list[Run] | None
+) -> pd.DataFrame:
+    table = win_rates(
+        methods, found.runs[dpo], control, decodings=found.decodings, judged=found.judged
+    )
+    if len(table):
+        table.insert(0, "baseline", dpo.replace(" (shadow)", ""))
+    return table
+
+
+def held_out_flips(
+    config: ConfirmationConfig, runs: dict[str, list[Run]]
+) -> dict[str, pd.DataFrame]:
+    """The routing of held-out pairs, `rate` of whose labels are flipped, by policy.
+
+    Which are flipped is the same for all training seeds; a pair that several seeds were shown
+    counts once, with its mean over them.
+    """
+    found = {}
+    for method, own in runs.items():
+        frames = []
+        for run in own:
+            name = f"flips-{config.rate:g}-{config.held_out}"
+            check_probe(run, name, config.make)
+            pairs = flip_labels(held_out_pairs(run, config.held_out), config.rate, seed=0)
+            scores = score_probe(run, name, pairs, config.make)
+            frames.append(of_calibration(scores, config.calibration))
+        found[method] = over_seeds(frames)
+    return found
 
 
 def disagreements(
     config: ConfirmationConfig, runs: dict[str, list[Run]]
 ) -> dict[str, Disagreement]:
-    """How q_flip of each policy meets a reward that knows nothing of the policy; seeds pooled.
+    """How q_flip of each policy meets a reward that knows nothing of the policy.
 
-    In the world held-out pairs get the labels of one simulated annotator, who errs, since the
-    true labels never disagree with the gold reward.
+    A pair that several training seeds were shown counts once, with its mean over them. In the world
+    held-out pairs get the labels of one simulated annotator, who errs, since the true labels never
+    disagree with the gold reward.
     """
     return {method: _disagreement(config, own) for method, own in runs.items()}
 
@@ -121,5 +180,5 @@ def _disagreement(config: ConfirmationConfig, runs: list[Run]) -> Disagreement:
         else:
             table = table.merge(pair_rewards(pairs, config.reward_model, config.make), on="pair_id")
         frames.append(table)
-    table = pd.concat(frames, ignore_index=True)
+    table = over_seeds(frames)
     return Disagreement(table["q_flip"], table["reward_chosen"], table["reward_rejected"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -76,12 +76,25 @@ class StudyConfig(BaseModel):
 
 
 class JudgedConfig(StudyConfig):
-    """The parameters of a study that has win rates, with controls of like KL."""
+    """The parameters of a study that has win rates, and by default controls of like KL."""
 
     benchmarks: Benchmarks = Field(["world"])  # names or files
     judge: str = "gold"  # of the world; or a reward model, as plc_core.evaluation.judges.named
     prompt_limit: int | None = Field(None, ge=1)  # first prompts of each benchmark but the world
     max_new_tokens: int = Field(1024, ge=1)  # of an answer to another benchmark than the world
+    decodings: list[Literal["greedy", "sampled"]] = Field(["greedy", "sampled"], min_length=1)
+    kl_control: bool = True  # train the plain DPO that moved as far, and show it beside
+
+    @model_validator(mode="after")
+    def _measurable(self) -> JudgedConfig:
+        if len(set(self.decodings)) < len(self.decodings):
+            raise ValueError(f"decodings has one of {', '.join(self.decodings)} twice")
+        if self.kl_control and "sampled" not in self.decodings:
+            raise ValueError(
+                "kl_control needs sampled answers, which the KL is read from: add sampled to "
+                "decodings, or set kl_control to false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _judgeable(self) -> JudgedConfig:
@@ -134,7 +147,7 @@ def judged_by(config: JudgedConfig) -> Judged:
         EvaluationConfig(
             benchmarks=config.benchmarks,
             judges=[config.judge],
-            decodings=["greedy", "sampled"],
+            decodings=config.decodings,
             prompt_limit=config.prompt_limit,
             max_new_tokens=config.max_new_tokens,
             eval_prompts=answered_prompts(config) or 1,  # 0 where the world is no benchmark

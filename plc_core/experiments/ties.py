@@ -9,9 +9,10 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from plc_core.analysis.paper import published
+from plc_core.analysis.studies.pooling import over_seeds
 from plc_core.data import Pairs
 from plc_core.engine.config import Objective
-from plc_core.evaluation.kl_control import Control, win_rates
+from plc_core.evaluation.kl_control import Control, headline, win_rates
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.kl_words import results_in_words
 from plc_core.evaluation.probe import (
@@ -19,6 +20,7 @@ from plc_core.evaluation.probe import (
     check_probe,
     corrupted_pairs,
     held_out_pairs,
+    held_out_ties,
     score_probe,
 )
 from plc_core.experiments.hard_pairs import shadow_name
@@ -27,6 +29,7 @@ from plc_core.experiments.label_noise import (
     check_spotlight,
     controls_follow,
     controls_of,
+    prompts_in_words,
     with_dpo,
 )
 from plc_core.experiments.study import (
@@ -38,6 +41,9 @@ from plc_core.experiments.study import (
     trained,
 )
 from plc_core.runs import Run
+
+TRAINED, HELD_OUT = "training pairs, ties unseen", "held-out pairs, ties unseen"
+"""The sets of the zero-shot table."""
 
 
 class WeakGapConfig(StudyConfig):
@@ -59,7 +65,8 @@ class ExactTieConfig(JudgedConfig):
     rates: list[Share] = Field([0.0, 0.05, 0.1, 0.3], min_length=1)  # shares of injected ties
     methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
     spotlight: Objective = "plc"
-    probe_rate: float = Field(0.3, gt=0, le=1)  # of the set that clean policies are shown
+    probe_rate: float = Field(0.3, gt=0, le=1)  # of the sets that clean policies are shown
+    held_out: int = Field(3000, ge=0)  # pairs of a second such set, which no run was trained on
 
     def variants(self) -> dict[str, dict[str, Any]]:
         """Plain DPO and the methods at every rate."""
@@ -81,9 +88,10 @@ class TieRuns(NamedTuple):
     """Runs by tie rate and method's name in the paper, and the control of each rate."""
 
     runs: dict[float, dict[str, list[Run]]]
-    controls: dict[float, Control]
+    controls: dict[float, Control]  # empty where none are wanted
     spotlight: str
     judged: Judged
+    decodings: Sequence[str]
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -107,7 +115,7 @@ def clean_runs(config: StudyConfig, methods: Sequence[str]) -> dict[str, list[Ru
 
 
 def held_out_scores(config: WeakGapConfig, runs: dict[str, list[Run]]) -> dict[str, pd.DataFrame]:
-    """The routing of held-out pairs by policy, seeds one below the other."""
+    """The routing of held-out pairs by policy, a pair that several seeds were shown once."""
     count = config.held_out
     return _probed(config, runs, f"held-out-{count}", lambda run: held_out_pairs(run, count))
 
@@ -131,15 +139,17 @@ def tie_runs(config: ExactTieConfig) -> TieRuns:
     )
     for rate, control in controls.items():
         runs[rate][CONTROL] = control.runs
-    return TieRuns(runs, controls, paper_name(config.spotlight), judged)
+    return TieRuns(runs, controls, paper_name(config.spotlight), judged, config.decodings)
 
 
 def tie_table(found: TieRuns) -> pd.DataFrame:
     """`kl_control.win_rates` against same-data DPO at every rate, with tie_rate in front."""
     frames = []
     for rate, methods in found.runs.items():
-        matched = found.controls[rate].runs
-        table = win_rates(methods, methods["DPO"], matched, judged=found.judged)
+        control = found.controls[rate].runs if found.controls else None
+        table = win_rates(
+            methods, methods["DPO"], control, decodings=found.decodings, judged=found.judged
+        )
         if len(table):
             table.insert(0, "tie_rate", rate)
             frames.append(table)
@@ -156,25 +166,37 @@ def published_ties() -> pd.DataFrame:
 
 def tie_sentence(table: pd.DataFrame, found: TieRuns) -> str:
     """What the spotlight wins against same-data DPO at every tie rate, beside its controls."""
-    rows = table[table["method"] == found.spotlight]
-    said = results_in_words(rows, "tie_rate", lambda rate: f"with {rate:.0%} ties", found.spotlight)
+    own = table[table["method"] == found.spotlight]
+    said = results_in_words(
+        headline(own), "tie_rate", lambda rate: f"with {rate:.0%} ties", found.spotlight
+    )
     paper = published("tie_injection", method=found.spotlight).set_index("tie_rate")["win_rate"]
     if len(paper):
         said += (
             f" The paper has {paper.iloc[0]:.1f} % at {paper.index[0]:.0%} to "
             f"{paper.iloc[-1]:.1f} % at {paper.index[-1]:.0%}."
         )
-    return f"Against DPO on the same data. {said}"
+    return f"Against DPO on the same data, over {prompts_in_words(own)}. {said}"
 
 
-def tie_set_scores(config: ExactTieConfig, found: TieRuns) -> dict[str, pd.DataFrame]:
-    """How clean policies route the set with `probe_rate` ties, which PLC-DPO and DPO never saw."""
-    rate = config.probe_rate
+def tie_set_scores(config: ExactTieConfig, found: TieRuns) -> dict[str, dict[str, pd.DataFrame]]:
+    """How clean policies route sets with `probe_rate` exact ties, by the set's name and the policy.
+
+    In the set `TRAINED` the ties are unseen and the unmodified pairs are those that the policies
+    were trained on; in `HELD_OUT` all are unseen.
+    """
+    rate, count = config.probe_rate, config.held_out
     clean = {
         found.spotlight: found.runs[0.0][found.spotlight],
         "DPO (shadow)": found.runs[0.0]["DPO"],
     }
-    return _probed(config, clean, f"ties-{rate:g}", lambda run: corrupted_pairs(run, tie_rate=rate))
+    sets: dict[str, tuple[str, Callable[[Run], Pairs]]] = {
+        TRAINED: (f"ties-{rate:g}", lambda run: corrupted_pairs(run, tie_rate=rate))
+    }
+    if count:
+        name = f"held-out-ties-{rate:g}-{count}"
+        sets[HELD_OUT] = (name, lambda run: held_out_ties(run, count, rate))
+    return {name: _probed(config, clean, *how) for name, how in sets.items()}
 
 
 def _probed(
@@ -186,15 +208,6 @@ def _probed(
     for run in (run for own in runs.values() for run in own):
         check_probe(run, name, config.make)
     return {
-        method: _stacked([score_probe(run, name, pairs_of(run), config.make) for run in own])
+        method: over_seeds([score_probe(run, name, pairs_of(run), config.make) for run in own])
         for method, own in runs.items()
     }
-
-
-def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """The scores of several seeds one below the other, ids told apart by the seed's number."""
-    parts = [
-        frame.assign(pair_id=frame["pair_id"] + (f"/{number}" if len(frames) > 1 else ""))
-        for number, frame in enumerate(frames)
-    ]
-    return pd.concat(parts, ignore_index=True)

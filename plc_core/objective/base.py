@@ -83,6 +83,7 @@ class Objective(ABC):
         progress: float,
         micro_batch: tuple[int, int] = (0, 1),
         update: bool = True,
+        distinct: Tensor | None = None,
     ) -> ObjectiveOutput:
         """Losses of a batch.
 
@@ -91,6 +92,8 @@ class Objective(ABC):
             progress: completed share of training in [0, 1].
             micro_batch: (index, count) of this forward among those of the optimizer step.
             update: False for evaluation, which moves no state.
+            distinct: [B], whether a pair's responses differ in their tokens: the routing is
+                calibrated by those alone. None where all do.
 
         Raises:
             NonFiniteError: naming the pairs, for log-probs on the CPU; elsewhere a check would
@@ -106,7 +109,7 @@ class Objective(ABC):
         m = sequence_margin(logps, self.beta)
         routing = None
         if self.router is not None:
-            routing = self.router(m, progress, micro_batch, update, logps.lengths)
+            routing = self.router(m, progress, micro_batch, update, logps.lengths, distinct)
         loss = self.losses(m, logps, Step(progress, *micro_batch, update), routing)
         return ObjectiveOutput(loss, m.detach(), routing)
 

@@ -16,6 +16,8 @@ class MarginCalibration:
 
     The mini-batch is the optimizer step's batch over all ranks and micro-batches: `observe`
     collects float64 sums, `commit` reduces them over the ranks and moves the EMA, once a step.
+    Pairs with the same tokens on both sides have a margin of 0 whatever the policy is: they are no
+    evidence, and left out of both.
     If `torch.distributed` is initialised, `commit` and `preview` are collective.
 
     The EMA is bias-corrected, so after the first step it holds the first batch's statistics. It is
@@ -54,11 +56,17 @@ class MarginCalibration:
         self._average = torch.tensor(start, dtype=torch.float64)
         self._sums = torch.zeros(3, dtype=torch.float64)
 
-    def observe(self, margin: Tensor) -> None:
-        """Add a micro-batch of margins, [B], to the sums of the step that is under way."""
+    def observe(self, margin: Tensor, distinct: Tensor | None = None) -> None:
+        """Add a micro-batch of margins, [B], to the sums of the step that is under way.
+
+        `distinct`, [B], says whether a pair's responses differ in their tokens; None where all do.
+        """
         # A clone, as inference-mode tensors must not end up in the state.
         values = margin.detach().to(torch.float64)
-        sums = torch.stack((torch.ones_like(values).sum(), values.sum(), values.square().sum()))
+        # By weights, as picking the pairs would wait for the device.
+        ones = torch.ones_like(values) if distinct is None else distinct.to(values.dtype)
+        values = ones * values
+        sums = torch.stack((ones.sum(), values.sum(), values.square().sum()))
         self._sums = self._sums.to(values.device) + sums
 
     def preview(self) -> Tensor:

@@ -41,6 +41,8 @@ class FlipPosterior:
     Everything stays on the margins' device, and nothing waits for it. Without any margin but 0
     in memory, every pair has the prior's mean rate.
 
+    A margin that is NaN is none: of a pair with the same tokens on both sides, which says nothing.
+
     Args:
         steps: optimizer steps in memory.
     """
@@ -98,18 +100,22 @@ class FlipPosterior:
             )
         return self._read[0].to(device), self._read[1].to(device)
 
-    def state_dict(self) -> dict[str, list[list[float]]]:
-        """The margins in memory, oldest step first."""
-        return {"margins": [step.tolist() for step in self._window]}
+    def state_dict(self) -> dict[str, list[list[float | None]]]:
+        """The margins in memory, oldest step first; None for those that say nothing."""
+        steps = [step.tolist() for step in self._window]
+        return {"margins": [[None if m != m else m for m in step] for step in steps]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; ValueError where it is something else."""
         try:
-            window = [torch.tensor(step, dtype=torch.float64) for step in state["margins"]]
+            steps = [[0.0 if m is None else m for m in step] for step in state["margins"]]
+            window = [torch.tensor(step, dtype=torch.float64) for step in steps]
         except (KeyError, TypeError, ValueError, RuntimeError):
             window = [torch.tensor(torch.nan)]
         if not all(step.ndim == 1 and step.isfinite().all() for step in window):
             raise ValueError("This is no state of a flip posterior: it holds no lists of margins.")
+        for step, given in zip(window, state["margins"], strict=True):
+            step[[m is None for m in given]] = torch.nan
         self._window.clear()
         self._window.extend(window)
         self._read = None
@@ -117,7 +123,9 @@ class FlipPosterior:
 
 def grid_posterior(margins: Tensor) -> tuple[Tensor, Tensor]:
     """W(e, k), [25, 19], and k / rho, [19], from margins [N]; k / rho is 0 where all are 0."""
-    rho = margins.square().mean().sqrt()
+    known = ~margins.isnan()
+    margins = torch.where(known, margins, 0.0)
+    rho = (margins.square().sum() / known.sum()).sqrt()
     scales = _scales(margins.device) / rho
     # Where there is no evidence, no margin may say anything.
     scales = torch.where(rho > 0, scales, torch.zeros_like(scales))

@@ -72,10 +72,14 @@ class LengthEvidence:
         evidence = _quotient(told, _size(of_m, of_l, c))
         return torch.where(mass > 0, evidence, m)
 
-    def observe(self, margin: Tensor, lengths: Tensor) -> None:
-        """Add a micro-batch to the sums of the step that is under way."""
+    def observe(self, margin: Tensor, lengths: Tensor, distinct: Tensor | None = None) -> None:
+        """Add a micro-batch to the sums of the step that is under way.
+
+        `distinct`, [B], leaves out pairs with the same tokens on both sides; None where none has.
+        """
         m, length = _features(margin, lengths)
-        ones = torch.ones_like(m)
+        ones = torch.ones_like(m) if distinct is None else distinct.to(m.dtype)
+        m, length = ones * m, ones * length
         terms = (m, length, m.square(), length.square(), m * length, ones)
         self._sums = self._sums.to(m.device) + torch.stack([x.sum() for x in terms])
 

@@ -184,6 +184,7 @@ class Router:
         micro_batch: tuple[int, int] = (0, 1),
         update: bool = True,
         lengths: Tensor | None = None,
+        distinct: Tensor | None = None,
     ) -> Routing:
         """Route the margins of a micro-batch, [B].
 
@@ -194,6 +195,8 @@ class Router:
             update: False for evaluation: score with the committed EMA and change nothing.
             lengths: tokens of the chosen and the rejected response, [B, 2]; for the options that
                 read them.
+            distinct: [B], whether a pair's responses differ in their tokens; the others move no
+                statistics. None where all do.
         """
         evidence = self.evidence(margin, lengths)
         index, count = micro_batch
@@ -201,8 +204,8 @@ class Router:
         average = None
         if update:
             if self.length_evidence is not None:
-                self.length_evidence.observe(*self._read(margin, lengths))
-            calibration.observe(evidence)
+                self.length_evidence.observe(*self._read(margin, lengths), distinct)
+            calibration.observe(evidence, distinct)
             order = self.calibration_order
             if order == "update-first" or (order == "auto" and count == 1):
                 average = calibration.preview()

@@ -48,8 +48,8 @@ def resolve(root: Path | str, name: str) -> Path:
     """The folder of the run `name` below `root`; RunError for a name that could leave `root`."""
     if not _NAME.fullmatch(name):
         raise RunError(
-            f"The run name {name!r} is not usable: use letters, digits and . _ = + -, starting "
-            "with a letter or digit, at most 128 characters."
+            f"The run name {name!r} is not usable: use the letters a to z and A to Z, the "
+            "digits 0 to 9 and . _ = + -, starting with a letter or digit, at most 128 characters."
         )
     base = Path(root).resolve()
     path = base / name

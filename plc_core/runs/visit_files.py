@@ -32,7 +32,8 @@ VISITS_SCHEMA = pa.schema(
         ]
     ]
 )
-"""The columns of a file. Log-probs are of whole responses, in nats."""
+"""The columns of a file. Log-probs are of whole responses, in nats. A pair with the same tokens on
+both sides is no evidence: its z, q, confidence, weight and p_flip are null."""
 
 
 class VisitFiles:
@@ -47,7 +48,12 @@ class VisitFiles:
         Raises:
             RunError: where the folder cannot be made or written.
         """
-        table = pa.table(dict(columns), schema=VISITS_SCHEMA)
+        arrays = [
+            # NaN is a number that there is not, as the routing of two equal responses.
+            pa.array(columns[field.name], field.type, from_pandas=True)
+            for field in VISITS_SCHEMA
+        ]
+        table = pa.table(arrays, schema=VISITS_SCHEMA)
         if table.num_rows:
             steps = table["step"].to_numpy()
             try:

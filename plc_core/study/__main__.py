@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from plc_core.data import DataError
+from plc_core.environment import plain_streams
 from plc_core.files import RunError, project_path
 from plc_core.parameters import ParameterError
 from plc_core.study.plan import SLICES, Job, StudyConfig, jobs_of, read_study, seed_by_seed
@@ -23,6 +24,7 @@ _SAFETY = 20.0
 
 def main(arguments: list[str] | None = None) -> int:
     """0, or 1 after a sentence for each job that failed."""
+    plain_streams()
     parser = argparse.ArgumentParser(prog="python -m plc_core.study", description=__doc__)
     parser.add_argument("what", choices=("run", "status"))
     parser.add_argument("study", help="a YAML file of plc_core.study.plan.StudyConfig")

@@ -161,13 +161,14 @@ def phases_of(steps: pd.DataFrame, total: int | None = None, parts: int = 5) -> 
         return pd.DataFrame(columns=["phase", "visits", "mean_weight", "share"])
     end = max(total or 0, int(steps["step"].max()) + 1)
     part = (steps["step"] * parts // end).clip(upper=parts - 1)
-    sums = steps.groupby(part)[["visits", "weight"]].sum().reindex(range(parts), fill_value=0.0)
+    sums = steps.groupby(part)[["visits", "routed", "weight"]].sum()
+    sums = sums.reindex(range(parts), fill_value=0.0)
     whole = sums["weight"].sum()
     return pd.DataFrame(
         {
             "phase": [f"{100 * i // parts}–{100 * (i + 1) // parts} %" for i in range(parts)],
             "visits": sums["visits"].to_numpy(),
-            "mean_weight": (sums["weight"] / sums["visits"].where(sums["visits"] > 0)).to_numpy(),
+            "mean_weight": (sums["weight"] / sums["routed"].where(sums["routed"] > 0)).to_numpy(),
             "share": (sums["weight"] / whole if whole else sums["weight"] * np.nan).to_numpy(),
         }
     )

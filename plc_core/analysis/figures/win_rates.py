@@ -16,7 +16,8 @@ def win_rates_by_dose(table: pd.DataFrame, dose: str, title: str, control: str) 
     """Win rates in percent against a dose, one panel a decoding, with 95 % intervals.
 
     Args:
-        table: rows of `kl_control.win_rates` with a column `dose` of numbers, of all prompts.
+        table: rows of `kl_control.win_rates` with a column `dose` of numbers, one a method, dose
+            and decoding (`kl_control.headline`).
         title: what the dose is.
         control: the name of the KL control among the methods, drawn in grey dashes.
     """
@@ -25,6 +26,7 @@ def win_rates_by_dose(table: pd.DataFrame, dose: str, title: str, control: str) 
     decodings = list(dict.fromkeys(table["decoding"]))
     figure = make_subplots(rows=1, cols=len(decodings), subplot_titles=decodings, shared_yaxes=True)
     methods = list(dict.fromkeys(table["method"]))
+    far = ["kl"] if "kl" in table else []
     doses = sorted(set(table[dose]))
     step = min((b - a for a, b in itertools.pairwise(doses)), default=0.0)
     for number, method in enumerate(methods):
@@ -46,9 +48,10 @@ def win_rates_by_dose(table: pd.DataFrame, dose: str, title: str, control: str) 
                 marker={"size": 7},
                 error_y=whiskers(rows["win_rate"], rows["low"], rows["high"], colour)
                 | {"width": 3},
-                customdata=rows[[dose, "kl"]],
-                hovertemplate=f"{method}, %{{customdata[0]:.0%}}: %{{y:.1f}} %, KL "
-                "%{customdata[1]:.2f} nats<extra></extra>",
+                customdata=rows[[dose, *far]],
+                hovertemplate=f"{method}, %{{customdata[0]:.0%}}: %{{y:.1f}} %"
+                + (", KL %{customdata[1]:.2f} nats" if far else "")
+                + "<extra></extra>",
                 row=1,
                 col=place,
             )

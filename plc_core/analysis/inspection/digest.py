@@ -25,7 +25,7 @@ from plc_core.analysis.inspection.tally import Counts
 from plc_core.files import cache_dir, exclusive
 from plc_core.runs import Run
 
-VERSION = 3
+VERSION = 4
 KEPT_RUNS = 12
 """Digests of so many runs stay in the cache; those used longest ago go first."""
 

@@ -72,8 +72,8 @@ class Tally:
         pairs: arrays [pairs] by name: visits, first_step, last_step (-1 before any visit), VALUES
             of the last visit, OPTIONAL of the first, z_sum, z_squares and z_known (over visits
             whose z is finite), largest_q_tie.
-        steps: arrays [steps] by name: visits, and the sums of q_clean, q_flip, q_tie, weight,
-            weight_flip and weight_tie (weight times q).
+        steps: arrays [steps] by name: visits, routed (visits that have a weight), and the sums of
+            q_clean, q_flip, q_tie, weight, weight_flip and weight_tie (weight times q).
         counts: for each of MEASURES its `Counts`.
     """
 
@@ -137,6 +137,7 @@ class Tally:
         flip, tie = (np.nan_to_num(visits[f"q_{name}"]) for name in ("flip", "tie"))
         columns = {
             "visits": np.ones(len(steps)),
+            "routed": np.isfinite(np.asarray(visits["weight"], np.float64)).astype(float),
             **{name: np.nan_to_num(visits[name]) for name in ("q_clean", "q_flip", "q_tie")},
             "weight": weight,
             "weight_flip": weight * flip,

@@ -89,17 +89,35 @@ def bootstrap_seeds(groups: Sequence[Iterable[float]], seed: int, n: int = 2000)
         alone. With two or three it is narrower than it should be, as seeds that were never drawn
         are not in it: show the seeds' own means beside it.
     """
-    kept = [values for values, _ in map(without_nan, groups) if len(values)]
+    return bootstrap_benchmarks([[values] for values in groups], seed, n)
+
+
+def bootstrap_benchmarks(
+    groups: Sequence[Sequence[Iterable[float]]], seed: int, n: int = 2000
+) -> MeanInterval:
+    """As `bootstrap_seeds`, where a seed's value is the mean of its benchmarks' means.
+
+    Each benchmark weighs alike, however many prompts it has, as in the paper's tables. Seeds are
+    resampled, and prompts within each benchmark; the benchmarks are the ones that they are.
+
+    Args:
+        groups: for each seed the values of each benchmark's prompts; a benchmark without any, and
+            a seed without any, is left out.
+    """
+    known = [[v for v, _ in map(without_nan, parts) if len(v)] for parts in groups]
+    kept = [parts for parts in known if parts]
     if not kept:
         return MeanInterval(math.nan, math.nan, math.nan, 0)
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, len(kept), (n, len(kept)))
     means = np.empty(drawn.shape)
-    for number, values in enumerate(kept):
+    for number, parts in enumerate(kept):
         here = drawn == number
-        means[here] = _resampled_means(values, int(here.sum()), rng)
-    centre = float(np.mean([values.mean() for values in kept]))
-    return MeanInterval(centre, *percentiles(means.mean(axis=1)), sum(map(len, kept)))
+        count = int(here.sum())
+        means[here] = np.mean([_resampled_means(values, count, rng) for values in parts], axis=0)
+    centre = float(np.mean([np.mean([values.mean() for values in parts]) for parts in kept]))
+    values = sum(len(values) for parts in kept for values in parts)
+    return MeanInterval(centre, *percentiles(means.mean(axis=1)), values)
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:

@@ -73,6 +73,29 @@ def of_calibration(scores: pd.DataFrame, calibration: str) -> pd.DataFrame:
     return rows
 
 
+def over_seeds(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """A probe's scores under several training seeds as one table.
+
+    A pair that several of them were shown stands there once, with its mean weights, margin and z
+    over the seeds, so that no test counts it twice or has it in both of its groups. Pairs that one
+    seed alone was shown stay as they are. The row's label is part of the pair: the same answers
+    the other way round are another row, named apart.
+    """
+    whole = pd.concat(frames, ignore_index=True)
+    if len(frames) == 1:
+        return whole
+    markers = ("calibration", "pair_id", "flipped", "injected_tie", "group")
+    keys = [k for k in markers if k in whole]
+    measured = [c for c in ("margin", "z", *Q, "confidence") if c in whole]
+    grouped = whole.groupby(keys, sort=False, dropna=False)
+    table = grouped.first().reset_index()[[*whole.columns]]
+    table[measured] = grouped[measured].mean().to_numpy()
+    names = [k for k in ("calibration", "pair_id") if k in whole]
+    again = table.groupby(names).cumcount()
+    suffix = again.map(lambda count: f"/{count}" if count else "")
+    return table.assign(pair_id=table["pair_id"] + suffix)
+
+
 def as_visits(scores: pd.DataFrame, calibration: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A probe's scores under one calibration as visits and pairs, as a run has them."""
     rows = of_calibration(scores, calibration).assign(step=0)

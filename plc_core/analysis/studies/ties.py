@@ -145,18 +145,24 @@ def injected_ties(scores: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def injected_ties_shown(table: pd.DataFrame) -> pd.DataFrame:
-    """The zero-shot table as text, with the paper's columns beside."""
+    """The zero-shot table as text, with the paper's columns beside.
+
+    `table` is of `injected_ties`; a column `pairs` tells several sets of pairs apart.
+    """
     paper = published("tie_pairs").set_index("score")
+    keys = [*(["pairs"] if "pairs" in table else []), "policy", "calibration", "weight"]
     rows = []
     for row in table.to_dict("records"):
         there = paper.loc[row["score"]]
         rows.append(
             {
+                **({"pairs": row["pairs"]} if "pairs" in row else {}),
                 "policy": row["policy"],
                 "calibration": row["calibration"],
                 "weight": row["score"],
-                f"injected (n={row['n_injected']:,})": number(row["injected"]),
-                f"clean (n={row['n_clean']:,})": number(row["clean"]),
+                "n injected, clean": f"{row['n_injected']:,}, {row['n_clean']:,}",
+                "injected": number(row["injected"]),
+                "clean": number(row["clean"]),
                 "AUROC": between(row["auroc"], row["low"], row["high"]),
                 "p, Holm": format_p(row["p_holm"], row["log10_p"]).removeprefix("p = "),
                 "paper: injected": number(there["injected"]),
@@ -164,7 +170,7 @@ def injected_ties_shown(table: pd.DataFrame) -> pd.DataFrame:
                 "paper: AUROC": number(there["auroc"]),
             }
         )
-    return pd.DataFrame(rows).set_index(["policy", "calibration", "weight"])
+    return pd.DataFrame(rows).set_index(keys)
 
 
 def direction_kept(runs: Mapping[str, Mapping[float, Sequence[Run]]]) -> pd.DataFrame:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plc_core.data.answers import matched_ties
 from plc_core.data.corruption.draws import (
     check_share,
     count_of,
@@ -123,9 +119,9 @@ def _oriented(ties: pa.Table, seed: int) -> pa.Table:
 def tie_pool(responses: Sequence[dict[str, Any]], source: str = "ties") -> Pairs:
     """Pairs of different responses to one prompt with exactly the same score, each in one pair.
 
-    The paper does not say where its equal-score pairs come from; this is the embedded world's
-    rule. It does not depend on the order of the rows. The same text twice under a prompt counts
-    once, and not at all if its scores differ.
+    The paper does not say where its equal-score pairs come from; this is the rule of the embedded
+    world, and of UltraFeedback's four answers (`data.answers`). It does not depend on the order of
+    the rows. The same text twice under a prompt counts once, and not at all if its scores differ.
 
     Args:
         responses: rows with prompt (text or messages), response (text) and score (a number), in a
@@ -137,52 +133,4 @@ def tie_pool(responses: Sequence[dict[str, Any]], source: str = "ties") -> Pairs
     Raises:
         DataError: for a row without one of the fields or with a score that is not finite.
     """
-    return pairs_from_rows(_matched(responses), source)
-
-
-def _matched(responses: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    groups: dict[str, dict[str, tuple[int, set[float]]]] = defaultdict(dict)
-    for number in range(len(responses)):
-        prompt, text, score = _checked(responses[number], number)
-        seen = groups[prompt].setdefault(text, (number, set()))
-        seen[1].add(score)
-    for prompt in sorted(groups):
-        by_score: dict[float, list[int]] = defaultdict(list)
-        for text in sorted(groups[prompt]):
-            number, scores = groups[prompt][text]
-            if len(scores) == 1:
-                by_score[min(scores)].append(number)
-        for score in sorted(by_score):
-            members = by_score[score]
-            for one, other in zip(members[::2], members[1::2], strict=False):
-                yield _row(responses[one], responses[other])
-
-
-def _row(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "prompt": one["prompt"],
-        "chosen": one["response"],
-        "rejected": other["response"],
-        "score_chosen": one["score"],
-        "score_rejected": other["score"],
-    }
-
-
-def _checked(row: dict[str, Any], number: int) -> tuple[str, str, float]:
-    """The digests of prompt and response, and the score."""
-    place = f"Row {number + 1} of the responses"
-    for name in ("prompt", "response", "score"):
-        if row.get(name) is None:
-            raise DataError(f"{place} has no {name}; a tie needs prompt, response and score.")
-    if not isinstance(row["response"], str):
-        raise DataError(f"{place}: response is a text, not {type(row['response']).__name__}.")
-    score = row["score"]
-    if isinstance(score, bool) or not isinstance(score, Real) or not math.isfinite(score):
-        raise DataError(f"{place}: score is a finite number, not {score!r}.")
-    prompt = _digest(json.dumps(row["prompt"], sort_keys=True, default=str))
-    return prompt, _digest(prompt + row["response"]), float(score)
-
-
-def _digest(text: str) -> str:
-    # A lone surrogate is not UTF-8; validation lists its row later.
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return pairs_from_rows(matched_ties(responses), source)

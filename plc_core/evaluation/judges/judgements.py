@@ -32,6 +32,7 @@ SCORES = pa.schema(
         "decoding": pa.string(),
         "reward": pa.float64(),  # null where the judge gave none
         "problem": pa.string(),  # why; null otherwise
+        "neutralised": pa.string(),  # of the judge's own marks what the texts spelled, a line each
     }
 )
 VERDICTS = pa.schema(
@@ -46,6 +47,7 @@ VERDICTS = pa.schema(
         "verdict": pa.string(),  # A, B or tie, by place; null where the judge gave none
         "win": pa.float64(),  # 1, 0, or 0.5 for a tie, of the policy; null with the verdict
         "problem": pa.string(),
+        "neutralised": pa.string(),
     }
 )
 _KEYS = ["prompt_id", "turn"]
@@ -60,6 +62,7 @@ class Score(NamedTuple):
 
     value: float | None
     problem: str | None = None
+    neutralised: str | None = None
 
 
 class Verdict(NamedTuple):
@@ -68,6 +71,7 @@ class Verdict(NamedTuple):
     place: str | None  # "A", "B", "tie", or None with a problem
     swapped: bool
     problem: str | None = None
+    neutralised: str | None = None
 
     @property
     def win(self) -> float | None:
@@ -128,6 +132,7 @@ def score_generations(
     columns = _named(answers) | {
         "reward": [score.value for score in scores],
         "problem": [score.problem for score in scores],
+        "neutralised": [score.neutralised for score in scores],
     }
     return _written(run, judge, f"{judge.name}-{benchmark}", columns, SCORES)
 
@@ -186,6 +191,7 @@ def compare_generations(
         "verdict": [verdict.place for verdict in verdicts],
         "win": [verdict.win for verdict in verdicts],
         "problem": [verdict.problem for verdict in verdicts],
+        "neutralised": [verdict.neutralised for verdict in verdicts],
     }
     name = f"{judge.name}-{benchmark}-against-{baseline.name}"
     return _written(run, judge, name, columns, VERDICTS)
@@ -252,8 +258,11 @@ def _written(
             whole = pa.concat_tables([_others(path, table), table])
         record = record | {"usage": _together(earlier.get("usage"), record.get("usage"))}
     write_table(path, whole)
-    missing = whole["problem"].length() - whole["problem"].null_count
-    counts = {"rows": len(whole), "without_verdict": missing, "written": now()}
+    found = {
+        name: len(whole) - whole[column].null_count
+        for name, column in (("without_verdict", "problem"), ("neutralised", "neutralised"))
+    }
+    counts = {"rows": len(whole), **found, "written": now()}
     write_json(path.with_suffix(".json"), record | counts)
     return table.to_pandas()
 

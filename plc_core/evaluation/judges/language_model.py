@@ -21,6 +21,7 @@ from plc_core.evaluation.judges.verdicts import (
     read_place,
     read_score,
     single_messages,
+    spelled,
 )
 from plc_core.evaluation.store import ContentStore, content_hash
 from plc_core.files import RunError
@@ -35,6 +36,9 @@ _KEPT = pa.schema(
         "output_tokens": pa.int64(),
     }
 )
+
+_READING = "one verdict a reply; the judge's own marks neutralised in judged texts"
+"""In the record of judgements: those of other rules are read anew from the replies."""
 
 
 @dataclass
@@ -61,10 +65,11 @@ class Usage:
 class LLMJudge:
     """A chat model as judge, with the paper's single-answer prompt and a pairwise one.
 
-    Verdicts are kept in the cache by model, prompt and texts. The last well-formed verdict of a
-    reply counts; a reply without one, or cut off, is asked for again, and after `attempts` the
-    answer is listed without a verdict, which is never guessed. A pair of equal answers is a tie
-    and is not asked about.
+    Replies are kept in the cache by model, prompt and texts. A reply has to give one well-formed
+    verdict, once or more often; one that gives none, or verdicts that contradict each other, or is
+    cut off, is asked for again, and after `attempts` the answer is listed without a verdict, which
+    is never guessed. Texts that spell the judge's own marks are shown without their form, and the
+    spellings are kept with the verdict. A pair of equal answers is a tie and is not asked about.
 
     Args:
         server: who is asked; its key comes from the environment and is written nowhere.
@@ -106,20 +111,16 @@ class LLMJudge:
         }
         prompts = {"single": SINGLE, "pairwise": PAIRWISE}
         usage = asdict(self.usage) | {"price": self.price}
-        return settings | {"prompts": prompts, "usage": usage}
+        return settings | {"prompts": prompts, "reading": _READING, "usage": usage}
 
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
         """The rating of each row of generations, from 1 to 10."""
-        asked = [
-            single_messages(json.loads(conversation), response)
-            for conversation, response in zip(
-                answers["conversation"], answers["response"], strict=True
-            )
-        ]
+        sides = _sides(answers)
+        asked = [single_messages(*side) for side in sides]
         found = self._verdicts(asked, lambda text: _text(read_score(text)), progress)
         return [
-            Score(None, problem) if problem else Score(float(str(verdict)))
-            for verdict, problem in found
+            Score(None if verdict is None else float(verdict), problem, _listed(spelled(*side)))
+            for (verdict, problem), side in zip(found, sides, strict=True)
         ]
 
     def compare(
@@ -139,7 +140,9 @@ class LLMJudge:
         for number, (place, problem) in zip(
             differ, self._verdicts(asked, read_place, progress), strict=True
         ):
-            verdicts[number] = Verdict(place, swapped[number], problem)
+            mine, other, _ = pairs[number]
+            own = dict.fromkeys([*spelled(*mine), *spelled(*other)])
+            verdicts[number] = Verdict(place, swapped[number], problem, _listed(list(own)))
         return verdicts
 
     def _nothing(self) -> Usage:
@@ -158,7 +161,13 @@ class LLMJudge:
     ) -> list[tuple[str | None, str | None]]:
         """For each question its verdict, or None and the problem."""
         keys = [content_hash(messages) for messages in asked]
-        left = list({key: i for i, key in enumerate(keys) if key not in self._store}.values())
+        # Replies are read anew, so that none is taken by a rule that held when it was asked for.
+        known = {
+            key: verdict
+            for key in set(keys)
+            if key in self._store and (verdict := read(self._store[key]["reply"])) is not None
+        }
+        left = list({key: i for i, key in enumerate(keys) if key not in known}.values())
         self.usage = self._nothing()
         self.usage.found = len(keys) - len(left)
         problems: dict[str, str] = {}
@@ -180,16 +189,17 @@ class LLMJudge:
                     verdict = read(reply.text) if reply.finished else None
                     if verdict is None:
                         cut = "" if reply.finished else "a reply that was cut off: "
-                        problems[key] = f"no verdict in {cut}{reply.text[-200:]!r}"
+                        problems[key] = f"not one clear verdict in {cut}{reply.text[-200:]!r}"
                         return
                     problems.pop(key, None)
+                    known[key] = verdict
                     add([_row(key, verdict, reply)])
                     advance(1)
 
                 failed |= {left[n]: why for n, why in ask_all(self.server, requests, keep).items()}
                 left = [i for i in left if keys[i] in problems]
         # One that the server failed at may have been answered at a later attempt.
-        failed = {i: why for i, why in failed.items() if keys[i] not in self._store}
+        failed = {i: why for i, why in failed.items() if keys[i] not in known}
         if failed:
             reason = next(iter(failed.values()))
             raise RunError(
@@ -199,7 +209,7 @@ class LLMJudge:
         return [
             (None, f"{problems[key]}, {self.attempts} times")
             if key in problems
-            else (str(self._store[key]["verdict"]), None)
+            else (known[key], None)
             for key in keys
         ]
 
@@ -220,6 +230,10 @@ def _row(key: str, verdict: str, reply: ChatReply) -> dict[str, Any]:
 
 def _text(score: float | None) -> str | None:
     return None if score is None else repr(score)
+
+
+def _listed(spellings: Sequence[str]) -> str | None:
+    return "\n".join(spellings) or None
 
 
 def _sides(frame: pd.DataFrame) -> list[tuple[list[Turn], str]]:

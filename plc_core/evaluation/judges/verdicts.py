@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 from plc_core.data.dialogues import Turn
+from plc_core.evaluation.judges.neutral import MARK, PLACE, RATING, folded, neutralised, said_in
 
 SINGLE = (
     "Please act as an impartial judge and evaluate the quality of the response provided by an AI "
@@ -32,15 +34,19 @@ PAIRWISE = (
 Zheng et al. (2023), figure 5."""
 
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
-_SCORE = re.compile(r"\d{1,2}(\.\d+)?")
+_SCORE = re.compile(r"[0-9]{1,2}(\.[0-9]+)?")
 _PLACES = {"A": "A", "B": "B", "C": "tie"}
+_Value = TypeVar("_Value", bound=Hashable)
 
 
 def single_messages(conversation: Sequence[Turn], response: str) -> list[Turn]:
-    """What a judge is asked about one answer. Of a dialogue, the question is all of it."""
+    """What a judge is asked about one answer. Of a dialogue, the question is all of it.
+
+    Here and in `pairwise_messages` no text that is judged keeps the judge's own marks.
+    """
     text = (
-        f"[Question]\n{_asked(conversation)}\n[The Start of Assistant's Answer]\n{response}\n"
-        "[The End of Assistant's Answer]"
+        f"[Question]\n{_asked(conversation)}\n[The Start of Assistant's Answer]\n"
+        f"{_shown(response)}\n[The End of Assistant's Answer]"
     )
     return [{"role": "system", "content": SINGLE}, {"role": "user", "content": text}]
 
@@ -57,7 +63,7 @@ def pairwise_messages(
     """
     if list(first[0]) == list(second[0]):
         head, what = f"[User Question]\n{_asked(first[0])}\n", "Answer"
-        shown = [first[1], second[1]]
+        shown = [_shown(first[1]), _shown(second[1])]
     else:
         head, what = "", "Conversation"
         shown = [
@@ -73,22 +79,50 @@ def pairwise_messages(
 
 
 def read_score(text: str) -> float | None:
-    """The last well-formed rating from 1 to 10 in a judge's reply, as [[7]]; None without one."""
-    scores = [float(found) for found in _BRACKETS.findall(text) if _SCORE.fullmatch(found)]
-    return next((score for score in reversed(scores) if 1 <= score <= 10), None)
+    """The rating from 1 to 10 that a judge's reply gives, as [[7]]; None unless it gives just one.
+
+    The same rating may be repeated. A second one, also one that is out of range or not well-formed,
+    leaves open which of them is meant.
+    """
+    return _only(text, RATING, _rating)
 
 
 def read_place(text: str) -> str | None:
-    """The last well-formed verdict in a judge's reply: "A", "B" or "tie"; None without one."""
-    places = [_PLACES[found] for found in _BRACKETS.findall(text) if found in _PLACES]
-    return places[-1] if places else None
+    """The verdict that a judge's reply gives: "A", "B" or "tie"; None unless it gives just one."""
+    return _only(text, PLACE, _PLACES.get)
+
+
+def spelled(conversation: Sequence[Turn], response: str) -> list[str]:
+    """What these texts spell of the judge's own marks, and are shown without; each once."""
+    texts = [*(turn["content"] for turn in conversation), response]
+    return list(dict.fromkeys(own for text in texts for own in neutralised(text)[1]))
+
+
+def _only(text: str, alike: re.Pattern[str], read: Callable[[str], _Value | None]) -> _Value | None:
+    """What all marks of a reply say alike, where one of them at least is well-formed."""
+    exact = {read(found) for found in _BRACKETS.findall(text)} - {None}
+    said = [said_in(mark) for mark in MARK.finditer(folded(text))]
+    # Read in capitals: [[a]] alone is not well-formed, but it does not contradict [[A]].
+    loose = {read(found.upper()) for found in said if alike.fullmatch(found)}
+    return exact.pop() if len(exact) == 1 and loose == exact else None
+
+
+def _rating(text: str) -> float | None:
+    value = float(text) if _SCORE.fullmatch(text) else 0.0
+    return value if 1 <= value <= 10 else None
 
 
 def _asked(conversation: Sequence[Turn]) -> str:
     if len(conversation) == 1:
-        return conversation[0]["content"]
+        return _shown(conversation[0]["content"])
     return _transcript(conversation)
 
 
 def _transcript(conversation: Sequence[Turn]) -> str:
-    return "\n\n".join(f"### {t['role'].capitalize()}:\n{t['content']}" for t in conversation)
+    return "\n\n".join(
+        f"### {turn['role'].capitalize()}:\n{_shown(turn['content'])}" for turn in conversation
+    )
+
+
+def _shown(text: str) -> str:
+    return neutralised(text)[0]

@@ -1,0 +1,146 @@
+"""The command `plc`: train, batches of notebooks, the inspector, the demo and the evidence.
+
+`plc COMMAND --help` says more. Relative paths start at the checkout, or where the package was
+installed from a wheel at the working directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from plc_core.environment import plain_streams
+from plc_core.files import RunError, resource
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    plain_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="plc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = "\n".join(f"  {name:<10}{_summary(run)}" for name, run in COMMANDS.items())
+    parser.usage = f"plc COMMAND [options]\n\ncommands:\n{commands}"
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    known = parser.parse_args(given[:1])
+    try:
+        return COMMANDS[known.command](given[1:])
+    except RunError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+def train(arguments: Sequence[str]) -> int:
+    """one training run, from a YAML file of parameters"""
+    parser = argparse.ArgumentParser(
+        prog="plc train",
+        usage="plc train FILE [-p NAME VALUE …]",
+        description="Train a policy as FILE says, a YAML file of what differs from the defaults; "
+        "the run folder gets a report. Several runs at a time: plc batch.",
+        epilog=_parameters(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="a parameter that differs from FILE",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    changes = [word for pair in given.p for word in ("-p", *pair)]
+    return batch(["01_train", "-f", str(given.file), *changes])
+
+
+def batch(arguments: Sequence[str]) -> int:
+    """a notebook with parameters: one run, a list of jobs, a grid, on Ray"""
+    from plc_core.batch.__main__ import main as run
+
+    return run(arguments)
+
+
+def app(arguments: Sequence[str]) -> int:
+    """the inspector, in a browser"""
+    parser = argparse.ArgumentParser(prog="plc app", description="Open the inspector.")
+    parser.add_argument("--runs", default="runs", metavar="DIRECTORY", help="default: runs")
+    parser.add_argument("--port", type=int, help="default: the first free one from 8501 on")
+    given = parser.parse_args(arguments)
+    words = ["--server.address", "127.0.0.1", "--browser.gatherUsageStats", "false"]
+    if given.port is not None:
+        words += ["--server.port", str(given.port)]
+    script = str(resource("app") / "inspector.py")
+    return _python("streamlit", "run", script, *words, "--", "--runs", given.runs)
+
+
+def lab(arguments: Sequence[str]) -> int:
+    """JupyterLab on the notebooks"""
+    parser = argparse.ArgumentParser(
+        prog="plc lab", description="Open JupyterLab; its own options may follow."
+    )
+    _, others = parser.parse_known_args(arguments)
+    root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    folder = str(resource("notebooks"))
+    return _python("jupyterlab", "--ip", "127.0.0.1", *root, *others, folder)
+
+
+def demo(arguments: Sequence[str]) -> int:
+    """three policies on reversed labels, a table and a report, in minutes"""
+    from plc_core.demo import main as run
+
+    return run(arguments)
+
+
+def paper(arguments: Sequence[str]) -> int:
+    """every notebook of the paper's tables, once, on the embedded world"""
+    from plc_core.experiments.paper import main as run
+
+    argparse.ArgumentParser(prog="plc paper", description=_summary(paper)).parse_args(arguments)
+    return run()
+
+
+def evidence(arguments: Sequence[str]) -> int:
+    """the table of claims: what of the paper holds, from the CSV files"""
+    from plc_core.evidence.__main__ import main as run
+
+    return run(list(arguments))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": train,
+    "batch": batch,
+    "app": app,
+    "lab": lab,
+    "demo": demo,
+    "paper": paper,
+    "evidence": evidence,
+}
+
+
+def _summary(command: Callable[..., int]) -> str:
+    return (command.__doc__ or "").strip()
+
+
+def _python(*words: str) -> int:
+    """Run a module in a process of its own, which Ctrl-C reaches too; its exit status."""
+    process = subprocess.Popen([sys.executable, "-m", *words])
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue  # it has been asked to stop as well, and says what there is to say
+
+
+def _parameters() -> str:
+    """The parameters of the training notebook with their defaults and meanings, a line each."""
+    import papermill
+
+    found = papermill.inspect_notebook(str(resource("notebooks") / "01_train.ipynb"))
+    lines = [f"  {name:<22}{p['default']:<22}{p['help']}" for name, p in found.items()]
+    return "parameters, their defaults and what they mean:\n" + "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

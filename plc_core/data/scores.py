@@ -1,0 +1,147 @@
+"""What a row says of its answers in numbers: scores and ratings, in the field's spellings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from plc_core.data.dialogues import shown
+from plc_core.data.rules import Mark, RowError
+
+SIDES = ("chosen", "rejected")
+
+_UNKNOWN = {"", "n/a", "na", "nan", "none", "null", "-"}  # how files write a missing number
+
+# UltraFeedback's authors turned a 10 with a mean rating up to 2 into a 1, asked again up to 4, and
+# kept it above (fix_overall_score_issue.py in their repository).
+_CONFIRMS_TEN = 4
+
+_QUANTITIES = ("score", "rating", "reward")  # in this order, where a row has several
+_QUALIFIERS = {"avg", "average", "mean", "overall", "total", "final", "rm", "gpt4", "llm", "judge"}
+_SIDE_NAMES = {
+    **dict.fromkeys(("chosen", "w", "winner", "preferred", "accepted"), "chosen"),
+    **dict.fromkeys(("rejected", "l", "loser", "dispreferred"), "rejected"),
+}
+
+
+class Scores(NamedTuple):
+    """Of the chosen and the rejected answer; None where a row does not say it.
+
+    Attributes:
+        scores: one number an answer.
+        ratings: the mean of an answer's ratings.
+    """
+
+    scores: tuple[float | None, float | None]
+    ratings: tuple[float | None, float | None]
+
+
+def scores_of(row: Mapping[str, Any]) -> Scores:
+    """The scores and ratings of a row.
+
+    They are score_chosen and score_rejected, ratings_chosen and ratings_rejected. Where the row
+    has none of these, the names are read by their words: a side (chosen, rejected, w, l, winner,
+    loser, …) and a quantity (score, rating, reward), as in chosen-rating or score_w.
+
+    Raises:
+        RowError: where one of the four named first is no number.
+    """
+    names = _spelled(tuple(row))
+    scores = _both(row, "score_{}", _number)
+    ratings = _both(row, "ratings_{}", _mean_rating)
+    for chosen, rejected in names:
+        try:
+            found = (
+                _mean_rating(row.get(chosen), chosen) if chosen else None,
+                _mean_rating(row.get(rejected), rejected) if rejected else None,
+            )
+        except RowError:
+            continue  # words for a grade, say: kept as metadata
+        if found == (None, None):
+            continue
+        if scores == (None, None):
+            scores = found
+        elif ratings == (None, None) and "rating" in f"{chosen}{rejected}".lower():
+            ratings = found
+    return Scores(scores, ratings)
+
+
+@lru_cache(maxsize=64)
+def _spelled(names: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
+    """The names of each spelling, of the chosen and the rejected side; "" where one is missing."""
+    found: dict[tuple[int, int, tuple[str, ...]], dict[str, str]] = {}
+    own = {f"{quantity}_{side}" for quantity in ("score", "ratings") for side in SIDES}
+    for name in names:
+        if not isinstance(name, str) or name in own:
+            continue
+        parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+        words = [word for word in re.split(r"[^a-z0-9]+", parts) if word]
+        sides = [_SIDE_NAMES[word] for word in words if word in _SIDE_NAMES]
+        rest = tuple(word for word in words if word not in _SIDE_NAMES)
+        quantities = [word.removesuffix("s") for word in rest if word not in _QUALIFIERS]
+        if len(sides) == len(quantities) == 1 and quantities[0] in _QUANTITIES:
+            place = (_QUANTITIES.index(quantities[0]), len(rest), rest)
+            found.setdefault(place, {}).setdefault(sides[0], name)
+    both = [
+        (spelling.get("chosen", ""), spelling.get("rejected", ""))
+        for _, spelling in sorted(found.items())
+    ]
+    return tuple(sorted(both, key=lambda pair: "" in pair))
+
+
+def _both(row: Mapping[str, Any], name: str, read: Any) -> tuple[float | None, float | None]:
+    chosen, rejected = (name.format(side) for side in SIDES)
+    return read(row.get(chosen), chosen), read(row.get(rejected), rejected)
+
+
+def _number(value: Any, field: str) -> float | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() in _UNKNOWN):
+        return None
+    try:
+        number = math.inf if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.inf
+    if math.isinf(number):
+        raise RowError("wrong-type", f"{field} is {shown(value)}, not a finite number")
+    return None if math.isnan(number) else number
+
+
+def _mean_rating(value: Any, field: str) -> float | None:
+    """The mean of an answer's ratings, by aspect or in a list; or the one number in its place."""
+    if isinstance(value, list):
+        value = dict(enumerate(value, start=1))
+    if not isinstance(value, Mapping):
+        return _number(value, field)
+    ratings = [
+        # UltraFeedback itself has an object with the rating and its rationale.
+        _number(
+            rating.get("Rating") if isinstance(rating, Mapping) else rating, f"{field}.{aspect}"
+        )
+        for aspect, rating in value.items()
+    ]
+    known = [rating for rating in ratings if rating is not None]
+    return sum(known) / len(known) if known else None
+
+
+def score_marks(found: Scores, source: str) -> Iterator[Mark]:
+    """The rules on scores that a pair falls under; `source` may say that it is UltraFeedback's."""
+    (chosen, rejected), ratings = found.scores, found.ratings
+    for side, score, rating in zip(SIDES, found.scores, ratings, strict=True):
+        if score == 10 and rating is not None and rating <= _CONFIRMS_TEN:
+            yield "ten-was-one", f"score_{side} is 10 and its mean rating is {rating:g}"
+        elif score == 10 and rating is None and "ultrafeedback" in source.lower():
+            yield "ten-was-one", f"score_{side} is 10, and no ratings are there to check it by"
+    if chosen is None or rejected is None:
+        return
+    if chosen == rejected:
+        yield "equal-scores", f"both scores are {chosen:g}"
+    elif chosen < rejected:
+        yield "inverted-scores", f"the chosen answer has {chosen:g}, the rejected {rejected:g}"
+    if None not in ratings and (chosen - rejected) * (ratings[0] - ratings[1]) < 0:  # type: ignore[operator]
+        yield (
+            "ratings-disagree",
+            f"scores {chosen:g} and {rejected:g}, mean ratings {ratings[0]:g} and {ratings[1]:g}",
+        )
