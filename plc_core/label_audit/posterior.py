@@ -112,6 +112,7 @@ class FlipModel:
 
     def __init__(self, margins: NDArray[np.float64]) -> None:
         self._spread = float(np.sqrt(np.mean(margins**2))) or 1.0
+        self._pairs = len(margins)
         self._agree = np.stack([_link(tails) for tails in _TAILS])  # [links, scales, grid]
         log_likelihood = self._log_likelihood(margins)
         self._weights = _normalised(log_likelihood)
@@ -147,7 +148,6 @@ class FlipModel:
         """[rates, links, scales] of margins, which are counted in bins of the grid."""
         place = np.clip(np.searchsorted(_GRID, margins / self._spread), 0, len(_GRID) - 1)
         counts = np.bincount(place, minlength=len(_GRID))
-        self._pairs = getattr(self, "_pairs", len(margins))
         used = np.flatnonzero(counts)
         agree = self._agree[..., used]
         return np.stack(

@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix, vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import Ridge
 
-from plc_core.audit.probe import Probe, best
+from plc_core.label_audit.probe import Probe, best
 
 _WORDS = 2**16
 _PENALTIES = (1e3, 1e4, 1e5)

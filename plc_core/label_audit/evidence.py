@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plc_core.audit.probe import Probe, log_likelihood, out_of_fold
-from plc_core.audit.words import word_differences, words_out_of_fold
 from plc_core.data import Pairs
+from plc_core.label_audit.probe import Probe, Rows, log_likelihood, out_of_fold
+from plc_core.label_audit.words import word_differences, words_out_of_fold
 
 Kind = Literal["hidden states", "lengths", "words", "scores", "votes"]
 EVIDENCE: dict[Kind, str] = {
@@ -39,12 +39,14 @@ class Evidence:
         aside: columns that are shown and not added up, each with the reason.
         log_likelihoods: of each column alone, mean log σ(a · column) per pair that has it, nats.
         details: which layer and penalty were chosen, for the record.
+        sizes: [pairs, 2] lengths of chosen and rejected, in tokens or words.
     """
 
     columns: dict[str, NDArray[np.float64]]
     aside: dict[str, tuple[NDArray[np.float64], str]]
     log_likelihoods: dict[str, float]
     details: dict[str, object]
+    sizes: NDArray[np.int64]
 
 
 def lengths(chosen: NDArray[np.float64], rejected: NDArray[np.float64]) -> Mapping[str, NDArray]:
@@ -55,9 +57,7 @@ def lengths(chosen: NDArray[np.float64], rejected: NDArray[np.float64]) -> Mappi
     }
 
 
-def score_gaps(
-    table: pd.DataFrame,
-) -> NDArray[np.float64]:
+def score_gaps(table: pd.DataFrame) -> NDArray[np.float64]:
     """Gap of the scores, ranked by size within a source, with its sign: in [−1, 1], NaN without.
 
     Scales differ between sources, so only ranks compare.
@@ -83,7 +83,7 @@ def gathered(
     table: pd.DataFrame,
     folds: NDArray[np.int64],
     kinds: set[Kind],
-    hidden: Mapping[int, object] | None,
+    hidden: Mapping[int, Rows] | None,
     token_lengths: NDArray[np.int64] | None,
 ) -> Evidence:
     """All evidence of `kinds` that the pairs have.
@@ -96,8 +96,8 @@ def gathered(
     """
     columns: dict[str, NDArray[np.float64]] = {}
     details: dict[str, object] = {}
+    sizes = token_lengths if token_lengths is not None else _word_counts(pairs)
     if "lengths" in kinds:
-        sizes = token_lengths if token_lengths is not None else _word_counts(pairs)
         columns |= lengths(*sizes.astype(float).T)
         details["lengths in"] = "words" if token_lengths is None else "tokens"
     if "words" in kinds:
@@ -125,7 +125,7 @@ def gathered(
     likelihoods = {
         name: log_likelihood(column[np.isfinite(column)]) for name, column in columns.items()
     }
-    return Evidence(columns, aside, likelihoods, details)
+    return Evidence(columns, aside, likelihoods, details, sizes)
 
 
 def _follows(name: str, column: NDArray[np.float64]) -> str:

@@ -14,7 +14,7 @@ def reasons(
     contributions: pd.DataFrame,
     aside: dict[str, NDArray[np.float64]],
     table: pd.DataFrame,
-    lengths: NDArray[np.float64],
+    lengths: NDArray[np.int64],
     findings: dict[str, str],
 ) -> list[str]:
     """One text a pair: the evidence that speaks against its label, the strongest first.
@@ -46,7 +46,7 @@ def reasons(
     return texts
 
 
-def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.float64]) -> str:
+def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.int64]) -> str:
     if name in ("length", "log length"):
         chosen, rejected = (int(n) for n in lengths[row])
         word = "shorter" if chosen < rejected else "longer"

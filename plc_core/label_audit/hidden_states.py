@@ -14,6 +14,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from plc_core.data import Pairs
 from plc_core.engine.attention import attention_kind, attention_mask, whole_blocks
-from plc_core.engine.logprobs import autocast, packed_rows
-from plc_core.engine.models import model_identity
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes
-from plc_core.engine.tokens import content_keys
+from plc_core.engine.logprobs import autocast, packed_rows, verify_packing
+from plc_core.engine.models import compile_layers, load_policy, model_identity
+from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.tokens import content_keys, tokenize_pairs
 from plc_core.files import RunError, cache_dir, checksum, exclusive, replacing, write_json
+from plc_core.label_audit.probe import Rows
 from plc_core.progress import Progress
 
 DEPTHS = (0.5, 0.6, 0.7, 0.8)
@@ -37,6 +40,9 @@ DEPTHS = (0.5, 0.6, 0.7, 0.8)
 
 _PAIRS_A_PART = 1024
 _POOLS = 2  # last token, mean
+_TOKENS_ON_A_GPU = 24_576
+_TOKENS_ON_A_CPU = 2_048
+"""Of a forward: enough to keep the device busy, and a dense mask small."""
 
 
 class HiddenDifferences:
@@ -79,7 +85,7 @@ class HiddenDifferences:
     def read(self) -> None:
         """Take in the parts that are on disk and whole; others are removed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for note in sorted(self.folder.glob("*.json")):
+        for note in sorted(self.folder.glob("*-*.json")):
             part = note.with_suffix(".npy")
             try:
                 said = json.loads(note.read_text(encoding="utf-8"))
@@ -98,7 +104,8 @@ class HiddenDifferences:
 
     def add(self, keys: list[str], values: NDArray[np.float16]) -> None:
         """Keep some pairs' differences, on disk at once."""
-        name = f"{zlib.crc32(values.tobytes()):08x}-{hashlib.sha256(keys[0].encode()).hexdigest()[:8]}"
+        first = hashlib.sha256(keys[0].encode()).hexdigest()[:8]
+        name = f"{zlib.crc32(values.tobytes()):08x}-{first}"
         part = self.folder / f"{name}.npy"
         with replacing(part) as temporary, temporary.open("wb") as file:
             np.save(file, values)
@@ -149,13 +156,40 @@ def hidden_differences(
     )
     with exclusive(kept.folder):
         kept.read()
-        write_json(kept.folder / "settings.json", settings) if not kept._places else None
+        if not (said := kept.folder / "settings.json").exists():
+            write_json(said, settings)
         missing = {key: place for place, key in enumerate(keys) if key not in kept}
         if missing:
             rows = dataset.select(missing.values())
             _fill(kept, list(missing), rows, signs[list(missing.values())], model, collator, bf16,
                   kind, progress)  # fmt: skip
     return kept.of(keys, signs)
+
+
+def read_hidden_states(
+    pairs: Pairs, model: str, max_length: int, progress: Progress
+) -> tuple[Pairs, dict[int, Rows], NDArray[np.int64]]:
+    """The pairs that the model can read, the rows of `HiddenDifferences` by layer, token lengths.
+
+    On a GPU in bfloat16, elsewhere in fp32. Lengths are [pairs, 2], chosen and rejected.
+
+    Raises:
+        ModelError: where the model cannot be loaded, or not be run on packed rows.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    bf16 = device.type == "cuda"
+    policy, tokenizer = load_policy(model, "bf16" if bf16 else "fp32")
+    policy.to(device)
+    tokens = tokenize_pairs(pairs, tokenizer, max_length, {}, progress)
+    room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
+    most = max(room, int(pair_sizes(tokens.dataset).max()))
+    collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
+    verify_packing(policy, tokens.dataset, bf16)
+    if bf16:
+        compile_layers(policy)
+    found = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
+    rows = {layer: partial(found.rows, place) for place, layer in enumerate(found.layers)}
+    return tokens.pairs, rows, response_lengths(tokens.dataset)
 
 
 @torch.inference_mode()
@@ -185,7 +219,8 @@ def _fill(
                 advance(len(batch["place"]))
             if not np.isfinite(part).all():
                 raise RunError("Hidden states are not finite; look at the model's weights.")
-            kept.add([keys[i] for i in members], (part * signs[members, None, None, None]).astype(np.float16))
+            turned = part * signs[members, None, None, None].astype(np.float16)
+            kept.add([keys[i] for i in members], turned)
 
 
 def _differences(
