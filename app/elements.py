@@ -15,7 +15,10 @@ STYLE = """<style>
 h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stCaptionContainer"] p {line-height: 1.45}
 [data-testid="stMetricLabel"] p {font-size: .8rem}
+[data-testid="stMetricValue"] {font-size: 1.45rem}
+[data-testid="stMetricValue"] > div {white-space: normal}
 [data-testid="stVerticalBlock"] {gap: .7rem}
+[data-plc-ahead] :is(.st-key-pair_charts, .st-key-beside) {opacity: .25; pointer-events: none}
 @media (max-width: 1000px) {
   .st-key-split > [data-testid="stLayoutWrapper"] > [data-testid="stHorizontalBlock"],
   .st-key-split > [data-testid="stHorizontalBlock"] {flex-wrap: wrap}
@@ -78,7 +81,7 @@ def explain(guide: Guide, stacked: bool = True) -> None:
     between = "\n\n" if stacked else "  \n"
     st.caption(
         f"**How to read this**{'  ' + chr(10) if stacked else ' · '}{guide.shows}{between}"
-        f"**Healthy** · {guide.healthy}{between}**It does not say** · {guide.silent}"
+        f"**Healthy** · {guide.healthy}{between}**Caveat** · {guide.silent}"
     )
 
 

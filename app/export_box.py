@@ -9,23 +9,29 @@ from marking import plain
 
 from plc_core.files import RunError
 from plc_core.runs import Run
-from plc_core.runs.decisions import DECISIONS, export_cleaned
+from plc_core.runs.cleaned import export_cleaned
+from plc_core.runs.decisions import DECISIONS
 
 MOST_TO_DOWNLOAD = 50_000_000
 _EXPORTED = "exported"
 
 
-def written(counts: Mapping[str, int]) -> str:
+def written(counts: Mapping[str, int], ties: bool) -> str:
     """What an exported file holds, by the counts of `export_cleaned`, in words."""
-    of_all = ", ".join(f"{name} {counts[name]:,}" for name in (*DECISIONS, "undecided"))
-    said = (
-        f"Written: {of_all}. Undecided pairs in the file whose label the run had reversed, now "
-        f"in the order of your data: {counts['restored']:,}."
-    )
-    if ties := counts["injected_ties"]:
+    said = ", ".join(f"{name} {counts[name]:,}" for name in (*DECISIONS, "undecided"))
+    said = f"Written: {said}. Injected flips undone: {counts['restored']:,}."
+    if count := counts["ties"]:
+        are = "1 pair prefers nothing" if count == 1 else f"{count:,} pairs prefer nothing"
+        said += f" {are} (ties): " + (
+            "in the file, marked in the column `tie`. TRL has no ties and would train each as a "
+            "preference for its `chosen`: write the file without ties for it."
+            if ties
+            else "left out."
+        )
+    if injected := counts["injected_ties"]:
         said += (
-            f" Undecided injected ties in the file: {ties:,}. They are not your data, and the "
-            "pairs that they replaced are missing; `injected_tie` marks them."
+            f" {injected:,} of them are injected ties: they are not your data, and the pairs that "
+            "they replaced are missing; `injected_tie` marks them."
         )
     return said
 
@@ -35,28 +41,43 @@ def export_box(run: Run) -> None:
     box = st.popover("Export cleaned data", icon=":material/ios_share:", key="export_box")
     with box:
         st.caption(
-            "A decision is about the pair as it is shown. A pair that nothing was decided on gets "
-            "back the order that it had in your data: injected flips are undone, and marked "
-            "`restored`. The pair that an injected tie replaced is not in the run: the tie stays."
+            "For TRL's `DPOTrainer` and for `plc_core.load_pairs`: prompt, chosen and rejected as "
+            "messages, with your own columns. Undecided pairs get back the order that they had in "
+            "your data: injected flips are undone, and marked `restored`. The pair that an "
+            "injected tie replaced is not in the run: the tie stays."
         )
         form = st.radio("Format", ["parquet", "jsonl"], horizontal=True, key="export_format")
-        undecided = st.checkbox("With pairs that nothing was decided on", True, key="export_all")
+        undecided = st.checkbox("With undecided pairs", True, key="export_all")
+        ties = st.checkbox(
+            "With ties",
+            True,
+            key="export_ties",
+            help="`load_pairs` reads them as ties. TRL would train each as a preference.",
+        )
         if st.button("Write the file", key="export_go", type="primary"):
             bar = st.progress(0.0)
             try:
                 path, counts = export_cleaned(
-                    run, form, undecided, lambda done, total: bar.progress(done / max(total, 1))
+                    run,
+                    form,
+                    undecided,
+                    ties,
+                    lambda done, total: bar.progress(done / max(total, 1)),
                 )
             except RunError as error:
                 st.error(plain(str(error)))
                 return
             bar.empty()
-            st.session_state[_EXPORTED] = run.name, path, written(counts)
+            st.session_state[_EXPORTED] = run.name, path, written(counts, ties)
         name, path, said = st.session_state.get(_EXPORTED, ("", None, ""))
         if name == run.name and path.is_file():
             st.success(said)
             st.code(str(path), language=None)
-            st.caption("Read it with `plc_core.load_pairs`. It lies below the run's folder.")
+            kind = "json" if path.suffix == ".jsonl" else "parquet"
+            st.caption(
+                f'Read it with `load_pairs(path)`, or for TRL with `load_dataset("{kind}", '
+                'data_files=path, split="train")`.'
+            )
             if path.stat().st_size <= MOST_TO_DOWNLOAD:
                 st.download_button(
                     "Download",

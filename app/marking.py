@@ -20,7 +20,7 @@ MOST_CHARACTERS = 20_000
 LEAST_SHARED = 0.3
 """Answers that share less of their words in order are shown unmarked: nearly all would be."""
 
-STYLE = """<style>
+CSS = """
 .plc-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
   max-height: 24rem; overflow-y: auto; line-height: 1.5; padding: .6rem .8rem;
   border: 1px solid rgba(128,128,128,.3); border-radius: .4rem}
@@ -39,7 +39,8 @@ STYLE = """<style>
   overflow-wrap: anywhere}
 .plc-prompt {max-height: 11rem; overflow-y: auto}
 .plc-none {opacity: .6; font-style: italic}
-</style>"""
+"""
+STYLE = f"<style>{CSS}</style>"
 
 # Characters without a shape of their own, bidirectional overrides (which could make a text read as
 # another one), and lone surrogates: each is shown by its code. Joiners stay, as scripts need them.
@@ -145,7 +146,7 @@ def marked(chosen: str | None, rejected: str | None, whole: bool = True) -> Mark
     return Marked(
         block(_join(left, {i for m in same for i in range(m.a, m.a + m.size)})),
         block(_join(right, {i for m in same for i in range(m.b, m.b + m.size)})),
-        "Marked words are those that the other answer lacks at that place.",
+        "Highlighted: words that differ.",
     )
 
 

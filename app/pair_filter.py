@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import streamlit as st
 from export_box import export_box
 from marking import plain
+from reader import Progress
 from state import RANGE, TEXT, TEXTS, kept, set_kept, value_of
 
 from plc_core.analysis.inspection.digest import Digest
@@ -42,10 +43,29 @@ UNDECIDED, DECIDED = "undecided", "decided"
 
 @dataclass(frozen=True)
 class Asked:
-    """Which pairs: those of a filter, and of them those with a decision, where one is asked for."""
+    """Which pairs: those of a filter, and of them those with a decision, where one is asked for.
+
+    While `searching`, more of them may be found yet.
+    """
 
     filter: Filter
     decision: str
+    searching: bool = False
+
+    def progress(self, found: Digest, decisions: Mapping[str, Decision], listed: int) -> Progress:
+        """How many of the filter's pairs are decided on, whatever decision is asked for.
+
+        `listed` are the pairs of the list.
+        """
+        made = tuple(d.pair_id for d in decisions.values() if d.decision)
+        decided = count(found, replace(self.filter, ids=made)) if made else 0
+        return Progress(decided, count(found, self.filter) if self.decision else listed)
+
+    def decided_in_list(self, progress: Progress, listed: int) -> int:
+        """How many of the `listed` pairs are decided on."""
+        if not self.decision:
+            return progress.decided
+        return 0 if self.decision == UNDECIDED else listed
 
     def given(self, decisions: Mapping[str, Decision]) -> Filter:
         """The filter, given the decisions so far."""
@@ -110,7 +130,7 @@ def asked_for(run: Run, found: Digest) -> Asked:
     ranges, states, marks = _more(bar, found, numbers)
     with bar:
         export_box(run)
-    rows = _rows(run, words) if words else None
+    rows, searching = _rows(run, words) if words else (None, False)
     chosen = Filter(
         ranges=ranges,
         sources=tuple(picked),
@@ -119,7 +139,7 @@ def asked_for(run: Run, found: Digest) -> Asked:
         marker=marked or None,
         rows=rows,
     )
-    return Asked(chosen, decision)
+    return Asked(chosen, decision, searching)
 
 
 def _more(
@@ -173,14 +193,15 @@ def _more(
     return tuple(ranges), tuple(picked), tuple(found_marks)
 
 
-def _rows(run: Run, words: str) -> Rows:
-    """The pairs with these words; of a large run those found so far, and more when they are."""
+def _rows(run: Run, words: str) -> tuple[Rows, bool]:
+    """The pairs with these words; of a large run those found so far, and whether more may come."""
     task = search(run.path, words)
     task.wait(AT_ONCE_SECONDS)
+    searching = not task.ended
     rows = task.rows()
-    if not task.ended:
+    if searching:
         _searching(task, bool(len(rows.places)))
-    return rows
+    return rows, searching
 
 
 @st.fragment(run_every=0.5)

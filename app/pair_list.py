@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
-from decision_bar import place_in
 from marking import plain
 from pair_filter import LABELS, first_page, label
+from reader import place_in
 from reading import is_live
 from selection import choose_pair, select_rows, selected_columns, selected_rows
 from state import FLAG, NUMBER, TEXT, kept, set_kept
@@ -38,7 +38,7 @@ class Order:
     @property
     def words(self) -> str:
         """The order in words."""
-        return f"{'falling' if self.falling else 'rising'} {label(self.column)}"
+        return f"{label(self.column)}, {'highest' if self.falling else 'lowest'} first"
 
 
 def pick_order(found: Digest, place: st.delta_generator.DeltaGenerator) -> Order:
@@ -86,7 +86,7 @@ def pick_page(
         width=165,
     )
     start = (int(number) - 1) * PAGE_ROWS
-    said = f"{len(order):,} of {found.size:,} pairs, by {words}"
+    said = f"{len(order):,} of {found.size:,} pairs, {words}"
     st.caption(plain(said) + (f" · page {int(number):,} of {pages:,}" if pages > 1 else ""))
     if is_live(run):
         st.caption(f"The run goes on: read up to step {found.last_step}.")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
-from marking import STYLE, literal, marked, numbers_line, prompt_turns
-from reading import config_of, metrics, shown_errors
+from marking import literal, marked, numbers_line, prompt_turns
+from reading import config_of, metrics
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.pair import read_pair, read_visits
-from plc_core.analysis.inspection.queries import Filter, sample
+from plc_core.analysis.inspection.queries import Filter, rows, sample
 from plc_core.analysis.recipes import recipe_curve
+from plc_core.files import RunError
 from plc_core.runs import Run
 
 TRAJECTORY = Guide(
@@ -34,40 +36,47 @@ MAP = Guide(
     "the label.",
 )
 SHOWN = {"z": ".2f", "margin": ".3g", "weight": ".3f"}
+NUMBERS = ("p_flip", *SHOWN, *(f"q_{state}" for state in STATES))
 
 
-def pair_texts(run: Run, found: Digest, row: int) -> pd.DataFrame:
-    """The numbers and texts of the pair in one row of the run, nobody else's; its visits."""
-    pair, visits = _read(str(found.folder), row, found)
-    last = visits.iloc[-1] if len(visits) else None
-    st.html(STYLE)
-    known = len(visits) and "p_flip" in visits and pd.notna(visits["p_flip"].iloc[0])
-    _numbers(pair, last, float(visits["p_flip"].iloc[0]) if known else math.nan)
-    shown = prompt_turns(pair.get("prompt")) or "This pair has no prompt."
-    st.html(f'<div class="plc-prompt">{shown}</div>')
-    whole = bool(st.session_state.get("whole_texts"))
+class Shown(NamedTuple):
+    """A pair as HTML that shows its texts literally; whether an answer is `cut`."""
+
+    html: str
+    cut: bool
+
+
+def pair_html(run: Run, found: Digest, row: int, whole: bool) -> Shown:
+    """The numbers and texts of the pair in one row of the run; long answers whole or cut."""
+    return _html(str(found.folder), row, whole, run, found)
+
+
+@st.cache_resource(max_entries=200, show_spinner=False)
+def _html(folder: str, row: int, whole: bool, _run: Run, _found: Digest) -> Shown:
+    pair = read_pair(_found, row)
+    numbers = rows(_found, [row], NUMBERS).iloc[0].to_dict()
+    prompt = prompt_turns(pair.get("prompt")) or "This pair has no prompt."
     answers = marked(text_of(pair.get("chosen")), text_of(pair.get("rejected")), whole)
-    for column, kind, html in zip(st.columns(2), ("chosen", "rejected"), answers[:2], strict=True):
+    columns = ""
+    for kind, html in zip(("chosen", "rejected"), answers[:2], strict=True):
         score = pair.get(f"score_{kind}")
         known = isinstance(score, float) and not math.isnan(score)
         said = kind + (f" · score {score:.2f}" if known else "")
-        column.html(f'<div class="plc-role">{said}</div>{html}')
-    if answers.cut:
-        st.toggle("Show the whole of long answers", key="whole_texts")
-    st.caption(answers.note)
-    _marks(run, pair)
-    return visits
+        columns += f'<div><div class="plc-role">{said}</div>{html}</div>'
+    # A file of findings may be large, and is not asked about pairs that it says nothing of.
+    marks = _marks(_run, pair) if pair.get("marks") or "marks" not in pair else ""
+    return Shown(
+        f'<div class="plc-id">{literal(str(pair.get("pair_id")))}</div>'
+        f"{_numbers(pair, numbers)}"
+        f'<div class="plc-prompt">{prompt}</div><div class="plc-answers">{columns}</div>'
+        f'<div class="plc-note">{literal(answers.note)}</div>{marks}',
+        answers.cut,
+    )
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _read(folder: str, row: int, _found: Digest) -> tuple[dict[str, Any], pd.DataFrame]:
-    """What the run holds of a pair, which stays on the screen while the list around it changes."""
-    return read_pair(_found, row), read_visits(_found, row)
-
-
-def pair_charts(run: Run, found: Digest, row: int, visits: pd.DataFrame) -> None:
+def pair_charts(run: Run, found: Digest, row: int) -> None:
     """The pair's way through training, and its place on the run's curves."""
-    trajectory, curves = _figures(str(found.folder), row, run, found, visits)
+    trajectory, curves = _figures(str(found.folder), row, run, found)
     left, right = st.columns(2)
     with left:
         chart("Its way through training", trajectory, TRAJECTORY, "pair_trajectory")
@@ -76,18 +85,17 @@ def pair_charts(run: Run, found: Digest, row: int, visits: pd.DataFrame) -> None
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def _figures(
-    folder: str, row: int, _run: Run, _found: Digest, _visits: pd.DataFrame
-) -> tuple[go.Figure, go.Figure]:
+def _figures(folder: str, row: int, _run: Run, _found: Digest) -> tuple[go.Figure, go.Figure]:
     """Both pictures of a pair, which stays on the screen while filters around it change."""
+    visits = read_visits(_found, row)
     curve = recipe_curve(config_of(_run))
     if curve.empty:
         curve = sample(_found, Filter(), ["pair_id", "z", "q_clean", "q_flip", "q_tie"], 2_000)
     here = None
-    if len(_visits):
-        here = {str(name): value for name, value in _visits.iloc[-1].items()}
+    if len(visits):
+        here = {str(name): value for name, value in visits.iloc[-1].items()}
     return (
-        figures.pair_trajectory(_visits, metrics(_run)),
+        figures.pair_trajectory(visits, metrics(_run)),
         # Its labels are known, so that a browser need not measure them to find room.
         figures.q_against_z(curve, here).update_layout(
             height=450,
@@ -109,9 +117,10 @@ def text_of(value: Any) -> str | None:
     return json.dumps(value, default=str)
 
 
-def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> None:
-    known = {} if last is None else last.to_dict()
-    shown = {} if math.isnan(p_flip) else {"p_flip at first": f"{p_flip:.3f}"}
+def _numbers(pair: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    shown = {}
+    if pd.notna(known.get("p_flip")):
+        shown["p_flip, first visit"] = f"{known['p_flip']:.3f}"
     shown |= {
         name: format(known[name], form) if pd.notna(known.get(name)) else "–"
         for name, form in SHOWN.items()
@@ -132,15 +141,19 @@ def _numbers(pair: dict[str, Any], last: pd.Series | None, p_flip: float) -> Non
     if pair.get("oracle_state"):
         shown["true state"] = str(pair["oracle_state"])
     q = {state: known.get(f"q_{state}") for state in STATES}
-    line = numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)})
-    st.html(f'<div class="plc-id">{literal(str(pair.get("pair_id")))}</div>{line}')
+    return numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)})
 
 
-def _marks(run: Run, pair: dict[str, Any]) -> None:
-    found = pd.DataFrame()
-    with shown_errors(run.name):
+def _marks(run: Run, pair: Mapping[str, Any]) -> str:
+    """What validation found in the pair; its reasons quote the data."""
+    try:
         found = run.findings(str(pair.get("pair_id")))
-    if len(found):
-        st.caption("What validation found in this pair")
-        for rule, reason in zip(found["rule"], found["reason"], strict=True):
-            st.text(f"{rule}: {reason}")  # reasons quote the data: text, never markup
+    except RunError as error:
+        return f'<div class="plc-note">{literal(str(error))}</div>'
+    if not len(found):
+        return ""
+    lines = "".join(
+        f"<div>{literal(f'{rule}: {reason}')}</div>"
+        for rule, reason in zip(found["rule"], found["reason"], strict=True)
+    )
+    return f'<div class="plc-note">What validation found in this pair{lines}</div>'

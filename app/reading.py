@@ -23,6 +23,7 @@ from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, un
 from plc_core.analysis.inspection.preparing import is_busy, prepare
 from plc_core.analysis.inspection.queries import columns
 from plc_core.analysis.inspection.steps import thinned
+from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.files import RunError, read_table
 from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve
 
@@ -170,6 +171,17 @@ def config_of(run: Run) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def is_shadow(run: Run) -> bool:
+    """Whether the run's routing was logged beside its loss only, so that it reversed nothing.
+
+    So it is under every objective but PLC-DPO, and under PLC-DPO that only takes weight away.
+    """
+    config = config_of(run)
+    options = config.get("objective_options")
+    corrects = not isinstance(options, dict) or options.get("correct", True) is not False
+    return config.get("objective", "plc") != "plc" or not corrects
+
+
 def metrics(run: Run) -> pd.DataFrame:
     """The run's metrics, one row an optimizer step, thinned evenly where there are very many."""
     path = run.path / "metrics.parquet"
@@ -182,7 +194,10 @@ def metrics(run: Run) -> pd.DataFrame:
 
 @st.cache_data(max_entries=32, show_spinner=False)
 def _metrics(path: str, changed: int, size: int) -> pd.DataFrame:
-    return thinned(path, CURVE_POINTS)
+    table = thinned(path, CURVE_POINTS)
+    if "p_flip" in table and "step" in table:
+        table["p_flip"] = table["p_flip"].where(table["step"] >= P_FLIP_FROM)
+    return table
 
 
 def audit_tables(found: Digest, names: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:

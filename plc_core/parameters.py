@@ -6,6 +6,7 @@ import ast
 import difflib
 import json
 import logging
+import shlex
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from plc_core.files import RunError, project_path
+from plc_core.files import RunError, checkout, project_path
 from plc_core.runs import resolve
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -88,6 +89,35 @@ def notebook_values(notebook: Path, parameters: Mapping[str, Any]) -> dict[str, 
 def run_folder(values: Mapping[str, Any]) -> Path:
     """The folder of the run that a notebook with these parameters makes."""
     return resolve(project_path(str(values["runs_dir"])), str(values["name"]))
+
+
+def rerun_command(
+    config: Mapping[str, Any], name: str, runs_dir: Path, defaults: Mapping[str, Any]
+) -> str:
+    """The command that trains with `config` as the run `name` in `runs_dir`.
+
+    It gives what differs from the notebook's `defaults`. What they do not have, as parameters of
+    another version, is left out and named in a comment.
+    """
+    where = {"name": name, "runs_dir": str(runs_dir)}
+    differs = {
+        key: value
+        for key, value in config.items()
+        if key not in (*where, "resume") and key in defaults and value != defaults[key]
+    }
+    unknown = [key for key in config if defaults and key not in defaults]
+    words = ["plc", "batch", "01_train"]
+    if checkout() is not None:
+        words = [".venv/bin/python", "-m", "plc_core.batch", "notebooks/01_train.ipynb"]
+    for key, value in (where | differs).items():
+        words += ["-p", key, _on_one_line(value)]
+    return shlex.join(words) + (f"  # without {', '.join(unknown)}" if unknown else "")
+
+
+def _on_one_line(value: Any) -> str:
+    """The value as `plc_core.batch` reads it back from -p."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.strip().removesuffix("...").strip()
 
 
 def _plain(value: Any) -> Any:

@@ -163,8 +163,13 @@ def write_fake_report(root: Path, name: str, created: str) -> Path:
     return path
 
 
-def write_fake_answers(path: Path, prompts: int = 30, seed: int = 0) -> None:
-    """Answers of a run and of its start to `prompts` prompts, and rewards for them."""
+def write_fake_answers(
+    path: Path, prompts: int = 30, seed: int = 0, kl: float | None = None, lead: float = 0
+) -> None:
+    """Answers of a run and of its start to `prompts` prompts, and rewards for them.
+
+    With a `kl` the log-probs of its answers are kept; rewards of the run are `lead` higher.
+    """
     rng = np.random.default_rng(seed)
     rows = [
         {"prompt_id": f"{number:016x}", "policy": policy, "decoding": decoding}
@@ -177,6 +182,9 @@ def write_fake_answers(path: Path, prompts: int = 30, seed: int = 0) -> None:
         response=[f"{path.name} answers as {row['policy']} $x$ **b**" for row in rows],
     )
     rewards = pd.DataFrame(rows).assign(reward=rng.normal(0, 1, len(rows)).round(1))
+    rewards.loc[rewards["policy"] == "trained", "reward"] += lead
+    if kl is not None:
+        answers = answers.assign(reference_logp=-9.0, policy_logp=kl - 9.0)
     for folder, name, table in (
         ("generations", "world", answers),
         ("judgements", "gold-world", rewards),

@@ -105,7 +105,7 @@ def main() -> None:
         report("runs", lambda _: shown(f"/?run={options.run}", "Curves"))
         report(
             "routing, its visits not read yet: what is known",
-            lambda _: shown(f"/routing?run={options.run}", "It does not say"),
+            lambda _: shown(f"/routing?run={options.run}", "Caveat"),
             1,
         )
         report(

@@ -9,6 +9,7 @@ import ast
 import contextlib
 import gc
 import json
+import os
 import random
 from pathlib import Path
 
@@ -172,6 +173,7 @@ def trained_here():
     gc.freeze()  # every training collects garbage: not through all that was imported
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ready, "run_jobs", run_jobs)
+        patch.setattr(os, "fsync", lambda _: None)  # nothing here has to outlive a power cut
         yield
     gc.unfreeze()
 

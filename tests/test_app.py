@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -20,6 +21,7 @@ from plc_core.analysis import audit
 from plc_core.analysis.inspection.answers import judged
 from plc_core.analysis.inspection.digest import kept
 from plc_core.analysis.inspection.preparing import prepare
+from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.analysis.statistics import mann_whitney, read_aloud
 from plc_core.analysis.studies.hard_pairs import hard_pair_table, hard_pairs_shown
 from plc_core.analysis.studies.votes import agreement, agreement_sentence, agreement_shown
@@ -53,7 +55,7 @@ Opened = Callable[..., AppTest]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One runs directory with every kind of run, its odd texts included."""
     root = tmp_path_factory.mktemp("runs")
-    good = write_fake_run(root, "good", seed=9, votes=True, ties=12)
+    good = write_fake_run(root, "good", seed=9, batch=5, votes=True, ties=12)
     write_fake_answers(good)
     write_fake_run(
         root, "other", seed=1, epochs=2, oracle=False, sources=("one", "two"), posterior=False
@@ -82,6 +84,32 @@ def opened(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     return at_page
 
 
+def read_by(app: AppTest) -> dict[str, Any]:
+    """What the browser was told of the pair on the screen and those around it; empty without."""
+    found = app.get("bidi_component")
+    return json.loads(found[0].proto.json or found[0].proto.mixed.json) if found else {}
+
+
+def press(app: AppTest, *entries: dict[str, Any], client: str = "browser") -> AppTest:
+    """What the browser sends after keys: entries with the run and the pair that was shown."""
+    shown = read_by(app)
+    acked = shown["acked"]
+    start = acked["seq"] if acked["client"] == client else 0
+    sent = [
+        {"seq": start + n, "run": shown["run"]} | entry for n, entry in enumerate(entries, start=1)
+    ]
+    states = app._tree.get_widget_states()
+    state = states.widgets.add()
+    state.id = app.get("bidi_component")[0].proto.id
+    state.json_value = json.dumps({"log": {"client": client, "entries": sent}})
+    return app._run(states)
+
+
+def decision(pair: str, what: str | None, to: str | None = None) -> dict[str, Any]:
+    """A decision of a key, and the pair that is shown after it."""
+    return {"kind": "decide", "pair": pair, "decision": what, "to": to or pair}
+
+
 def said(app: AppTest) -> str:
     """All plain texts on the page."""
     kinds = (
@@ -96,8 +124,19 @@ def said(app: AppTest) -> str:
         "code",
     )
     return "\n".join(str(element.value) for kind in kinds for element in app.get(kind)) + "\n".join(
-        element.proto.body for element in app.get("html")
+        [element.proto.body for element in app.get("html")] + [shown_html(app)]
     )
+
+
+def shown_html(app: AppTest) -> str:
+    """The pair on the screen as HTML; empty without one."""
+    shown = read_by(app)
+    return shown["pairs"][shown["current"]] if shown.get("current") else ""
+
+
+def table_with(app: AppTest, column: str) -> pd.DataFrame:
+    """The first table on the page with such a column."""
+    return next(table.value for table in app.dataframe if column in table.value)
 
 
 def first_pair(root: Path, run: str, place: int = 0) -> str:
@@ -107,8 +146,8 @@ def first_pair(root: Path, run: str, place: int = 0) -> str:
 
 def shown_pair(app: AppTest) -> str:
     """The id of the pair whose texts are on the page; empty without one."""
-    shown = [re.search(r'<div class="plc-id">(.*?)</div>', e.proto.body) for e in app.get("html")]
-    return "".join(found[1] for found in shown if found)
+    found = re.search(r'<div class="plc-id">(.*?)</div>', shown_html(app))
+    return found[1] if found else ""
 
 
 def files_of(path: Path) -> set[str]:
@@ -128,7 +167,7 @@ def test_every_page_opens_every_readable_run(opened: Opened, run: str) -> None:
             continue
         assert len(app.get("plotly_chart")) >= 1
         assert "How to read this" in said(app)
-        assert "It does not say" in said(app)
+        assert "Caveat" in said(app)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +407,7 @@ def test_runs_without_a_correction_are_shown(opened: Opened, tmp_path: Path) -> 
     titles = app.get("plotly_chart")[0].proto.spec
     assert "mean weight w" in titles
     assert "correction strength" not in titles
-    assert "dpo corrects nothing" in said(opened("views/pairs.py", root=tmp_path))
+    assert "this run reversed nothing" in said(opened("views/pairs.py", root=tmp_path))
     assert "trained with dpo" in said(opened("views/routing.py", root=tmp_path))
 
 
@@ -417,13 +456,64 @@ def test_routing_counts_what_the_audit_counts(opened: Opened, runs: Path) -> Non
         assert shown[f"mean q\\_{state}"] == f"{mean:.3f}"
 
 
-def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened) -> None:
-    told = said(opened("views/routing.py", run="good"))
-    assert r"**27.0%** \[21.0%, 33.0%\]" in told
+def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened, tmp_path: Path) -> None:
+    tile = "reversed labels, estimate"
+
+    def tiles(app: AppTest) -> dict[str, str]:
+        return {metric.label: metric.value for metric in app.metric}
+
+    app = opened("views/routing.py", run="good")
+    assert r"**27.0%** \[21.0%, 33.0%\]" in said(app)
+    assert tiles(app)[tile] == "27 % [21, 33]"
+    assert tile not in tiles(opened("views/routing.py", run="other"))
+    path = write_fake_run(tmp_path, "early", pairs=40)
+    table = pd.read_parquet(path / "metrics.parquet")
+    unknown = dict.fromkeys(("noise_rate", "noise_low", "noise_high"), float("nan"))
+    table.assign(**unknown).to_parquet(path / "metrics.parquet")
+    assert tiles(opened("views/routing.py", root=tmp_path, run="early"))[tile] == "not known yet"
     assert "share of reversed labels" not in said(opened("views/routing.py", run="other"))
     assert "p_flip" in opened("views/pairs.py", run="good").dataframe[0].value
-    assert "p_flip at first" in said(opened("views/pairs.py", run="good"))
+    assert "p_flip, first visit" in said(opened("views/pairs.py", run="good"))
     assert "p_flip" not in opened("views/pairs.py", run="other").dataframe[0].value
+
+
+def test_pairs_without_a_p_flip_come_last_and_are_blank(opened: Opened, runs: Path) -> None:
+    first = pd.concat(map(pd.read_parquet, (runs / "good" / "visits").iterdir()))
+    early = set(first.loc[first["step"] < P_FLIP_FROM, "pair_id"])
+    assert 0 < len(early) < 200
+    for end in ("0", "1"):
+        link = {"run": "good", "sort": "p_flip", "rising": end}
+        ids = opened("views/pairs.py", **link).dataframe[0].value["pair_id"]
+        assert not early & set(ids)
+        table = opened("views/pairs.py", page="13", **link).dataframe[0].value
+        assert set(table["pair_id"]) <= early
+        assert table.get("p_flip", pd.Series(dtype=float)).isna().all()
+    assert "p_flip, first visit" not in said(opened("views/pairs.py", run="good", pair=min(early)))
+
+
+def test_routing_of_a_run_that_reverses_nothing_looks_like_it(
+    opened: Opened, tmp_path: Path
+) -> None:
+    write_fake_run(tmp_path, "dpo", pairs=40, objective="dpo")
+    write_fake_run(tmp_path, "plc", pairs=40, objective="plc")
+    for run, is_shadow in (("dpo", True), ("plc", False)):
+        app = opened("views/routing.py", root=tmp_path, run=run)
+        labels = [metric.label for metric in app.metric]
+        assert ("loss that would be reversed" in labels) == is_shadow
+        assert ("loss taken reversed" in labels) != is_shadow
+        assert ("which reverses nothing" in said(app)) == is_shadow
+        assert ("Shadow routing" in said(app)) == is_shadow
+        charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+        hatched = [
+            trace.get("marker", {}).get("pattern", {}).get("shape")
+            or trace.get("fillpattern", {}).get("shape")
+            for chart in charts
+            for trace in chart["data"]
+        ]
+        assert (hatched.count("/") == 4) == is_shadow
+        assert ("would be reversed" in said(opened("views/pairs.py", root=tmp_path, run=run))) == (
+            is_shadow
+        )
 
 
 def test_a_click_on_a_point_opens_its_pair(opened: Opened, runs: Path) -> None:
@@ -486,10 +576,13 @@ def test_long_lists_have_pages(opened: Opened, tmp_path: Path) -> None:
     assert "page 3 of 75" in said(app).replace("\\", "")
     first = app.dataframe[0].value["pair_id"].iloc[0]
     assert shown_pair(app) == first
-    app.button(key="go_Left").click().run()
+    told = read_by(app)
+    place = told["ids"].index(first)
+    assert (told["first"] + place, told["total"]) == (32, 1_200)
+    press(app, {"kind": "go", "to": told["ids"][place - 1]})
     assert app.number_input(key="kept_page").value == 2
-    assert shown_pair(app) != first
-    app.button(key="go_Right").click().run()
+    assert shown_pair(app) == told["ids"][place - 1]
+    press(app, {"kind": "go", "to": first})
     assert shown_pair(app) == first
     for page in PAGES[:-1]:
         app.switch_page(page).run()
@@ -502,7 +595,7 @@ def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path
     before = files_of(path)
     pair = first_pair(tmp_path, "run", 4)
     app = opened("views/pairs.py", root=tmp_path, run="run", pair=pair)
-    app.button(key="decide_flip").click().run()
+    press(app, decision(pair, "flip"))
     assert read_decisions(open_run(path))[pair].decision == "flip"
     app.text_input(key=f"note_run_{pair}").set_value("a <b>note</b>").run()
     assert read_decisions(open_run(path))[pair].note == "a <b>note</b>"
@@ -515,10 +608,10 @@ def test_decisions_are_saved_at_once_and_exported(opened: Opened, tmp_path: Path
     written = "".join(element.value for element in app.success)
     pairs = pd.read_parquet(path / "pairs.parquet").set_index("pair_id")
     assert "flip 1" in written
-    assert f"in the order of your data: {pairs['flipped'].drop(pair).sum()}." in written
+    assert f"Injected flips undone: {pairs['flipped'].drop(pair).sum()}." in written
     assert "injected flips are undone" in said(app)
     assert len(load_pairs(path / "decisions" / "cleaned.parquet")) == 20
-    app.button(key="decide_flip").click().run()
+    press(app, decision(pair, None))
     assert read_decisions(open_run(path))[pair].decision is None
     app.selectbox(key="kept_decision").set_value("undecided").run()
     assert "20 of 20 pairs" in said(app)
@@ -534,10 +627,12 @@ def test_a_broken_file_of_decisions_hides_nothing_and_stays(opened: Opened, tmp_
     path = write_fake_run(tmp_path, "run", pairs=20)
     (path / "decisions").mkdir()
     (path / "decisions" / "decisions.jsonl").write_text("half")
-    app = opened("views/pairs.py", root=tmp_path, run="run")
+    pair = first_pair(tmp_path, "run")
+    app = opened("views/pairs.py", root=tmp_path, run="run", pair=pair)
     assert "is no decision" in said(app)
     assert "20 of 20 pairs" in said(app)
-    app.button(key="decide_keep").click().run()
+    press(app, decision(pair, "keep", first_pair(tmp_path, "run", 1)))
+    assert shown_pair(app) == pair
     assert "was not saved" in "".join(element.value for element in app.error)
     assert (path / "decisions" / "decisions.jsonl").read_text() == "half"
 
@@ -560,10 +655,10 @@ def test_a_long_answer_is_cut_until_asked_for(opened: Opened, tmp_path: Path) ->
     path = write_fake_run(tmp_path, "long", pairs=20, texts=((million, "short"),))
     pair = first_pair(path.parent, "long")
     app = opened("views/pairs.py", root=tmp_path, run="long", pair=pair)
-    html = max((e.proto.body for e in app.get("html")), key=len)
+    html = shown_html(app)
     assert "1,020,000 more characters" in html
     app.toggle(key="whole_texts").set_value(True).run()
-    html = max((e.proto.body for e in app.get("html")), key=len)
+    html = shown_html(app)
     assert html.count("&lt;b&gt;&amp;amp; $x$") == 80_000
 
 
@@ -593,44 +688,92 @@ def test_filters_survive_a_page_switch(opened: Opened) -> None:
     assert app.query_params["sort"] == "margin"
 
 
-DECIDING = ("go_Left", "go_Right", "decide_keep", "decide_flip", "decide_tie", "decide_drop")
-
-
 def test_an_unknown_pair_is_named_and_nothing_can_be_decided(opened: Opened) -> None:
     app = opened("views/pairs.py", run="good", pair="<b>$x$")
     assert r"This run has no pair \<b\>\$x\$" in said(app)
-    assert not shown_pair(app)
-    assert all(app.button(key=key).disabled for key in DECIDING)
+    assert read_by(app)["current"] is None
 
 
 def test_nothing_can_be_decided_while_no_pair_is_listed(opened: Opened, runs: Path) -> None:
     pair = first_pair(runs, "good", 3)
     app = opened("views/pairs.py", run="good", pair=pair)
-    assert not any(app.button(key=key).disabled for key in DECIDING[2:])
+    assert read_by(app)["current"] == pair
     app.text_input(key="kept_q").set_value("in no text at all").run()
     assert "No pair matches" in said(app)
-    assert "No pair is left to show" in said(app)
-    assert not shown_pair(app)
-    assert all(app.button(key=key).disabled for key in DECIDING)
+    told = read_by(app)
+    assert (told["current"], told["nothing"]) == (None, "No pair is left to show.")
+    assert next(b for b in app.button if b.key.startswith("bulk_go")).disabled
     app.text_input(key="kept_q").set_value("").run()
     assert shown_pair(app) == pair
 
 
-def test_a_decision_that_is_pressed_again_is_taken_back_and_said(
+def test_what_was_typed_while_the_page_was_drawn_belongs_to_its_pairs(
     opened: Opened, tmp_path: Path
 ) -> None:
+    paths = {name: write_fake_run(tmp_path, name, pairs=20, seed=n) for n, name in enumerate("ab")}
+    app = opened("views/pairs.py", root=tmp_path, run="a")
+    one, two, three, four = read_by(app)["ids"][:4]
+    typed = [
+        decision(one, "flip", two),
+        decision(two, "drop", three),
+        decision(three, "keep", four),
+    ]
+    press(app, *typed)
+    made = read_decisions(open_run(paths["a"]))
+    assert {i: made[i].decision for i in made} == {one: "flip", two: "drop", three: "keep"}
+    told = read_by(app)
+    assert (told["current"], told["decided"][two], told["progress"]) == (four, "drop", [3, 20])
+    # The browser sends again what it has not heard of yet: each thing is done once.
+    again = [entry | {"seq": n} for n, entry in enumerate(typed, start=1)]
+    press(app, *again, decision(four, "tie") | {"seq": 4})
+    assert [d.decision for d in read_decisions(open_run(paths["a"])).values()][-1] == "tie"
+    assert len((paths["a"] / "decisions" / "decisions.jsonl").read_text().splitlines()) == 4
+    # Another run was opened meanwhile: the key stays with its own.
+    app.selectbox(key="run_picker").set_value("b").run()
+    shown = shown_pair(app)
+    press(app, decision(one, "drop", two) | {"run": "a"})
+    assert read_decisions(open_run(paths["a"]))[one].decision == "drop"
+    assert not read_decisions(open_run(paths["b"]))
+    assert shown_pair(app) == shown
+    press(app, decision(one, "drop") | {"run": "../b"})
+    assert "was not saved" in "".join(element.value for element in app.error)
+
+
+def test_decisions_are_taken_back_and_undone_one_by_one(opened: Opened, tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "run", pairs=20)
     app = opened("views/pairs.py", root=tmp_path, run="run")
-    assert "the same key again takes that decision back" in said(app)
-    app.button(key="decide_tie").click().run()
+    assert "the same key again takes a decision back" in said(app)
+    assert not read_by(app)["undoable"]
+    one, two, three = read_by(app)["ids"][:3]
+    press(app, decision(one, "tie", two), decision(two, "flip", three))
     assert not app.toast
-    app.button(key="decide_flip").click().run()
-    assert not app.toast
-    app.button(key="decide_flip").click().run()
-    assert [toast.value for toast in app.toast] == [
-        "Taken back: flip. This pair is undecided again."
-    ]
-    assert not read_decisions(open_run(path))
+    press(app, decision(one, None))
+    assert [toast.value for toast in app.toast] == ["Taken back: tie. The pair is undecided again."]
+    assert set(read_decisions(open_run(path))) == {two}
+    for left, there in (({one, two}, one), ({one}, two), (set(), one)):
+        press(app, {"kind": "undo"})
+        assert set(read_decisions(open_run(path))) == left
+        assert shown_pair(app) == there
+    assert not read_by(app)["undoable"]
+
+
+def test_one_decision_on_all_that_a_filter_lets_through(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=60)
+    swapped = pd.read_parquet(path / "pairs.parquet").query("flipped")["pair_id"].tolist()
+    app = opened("views/pairs.py", root=tmp_path, run="run", label="swapped")
+    press(app, decision(swapped[0], "keep"))
+    app.radio(key="bulk_decision").set_value("flip").run()
+    go = next(button for button in app.button if button.key.startswith("bulk_go"))
+    assert go.label == f"Flip {len(swapped) - 1} pairs"
+    assert "1 is decided already" in said(app)
+    go.click().run()
+    made = read_decisions(open_run(path))
+    assert {i: made[i].decision for i in made} == dict.fromkeys(swapped, "flip") | {
+        swapped[0]: "keep"
+    }
+    assert read_by(app)["progress"] == [len(swapped), len(swapped)]
+    press(app, {"kind": "undo"})
+    assert set(read_decisions(open_run(path))) == {swapped[0]}
 
 
 def test_the_list_turns_to_the_pair_of_a_link(opened: Opened, runs: Path) -> None:
@@ -705,7 +848,7 @@ def test_unseen_characters_are_shown_by_their_codes() -> None:
 
 def test_only_differing_words_are_marked() -> None:
     chosen, rejected, note, _ = marked("the red\n  kettle", "the blue\n  kettle")
-    assert note.startswith("Marked words are those")
+    assert note == "Highlighted: words that differ."
     assert ">the <mark>red</mark>\n  kettle<" in chosen
     assert ">the <mark>blue</mark>\n  kettle<" in rejected
     assert "<mark>" not in marked("same text", "same text")[0]
@@ -889,7 +1032,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
 
 def test_the_app_needs_no_torch() -> None:
     script = (
-        "import sys; sys.path.insert(0, 'app'); import reading, again, pair_view, decision_bar;"
+        "import sys; sys.path.insert(0, 'app'); import reading, again, pair_view, reader;"
         "import plc_core.evaluation.cells, plc_core.evaluation.tables;"
         "sys.exit('torch' in sys.modules)"
     )
@@ -959,7 +1102,7 @@ def test_the_bench_reads_its_results_aloud(opened: Opened, runs: Path) -> None:
     aloud = read_aloud(test, "q_flip", *list(groups.values())[:2], adjusted=test.p)
     assert plain(aloud) in said(app)
     app.selectbox(key="kept_b").set_value("all pairs").run()
-    assert "are in both groups" in said(app)
+    assert "are in both groups, and count in the smaller one only" in said(app)
     app.selectbox(key="kept_b").set_value("label swapped").run()
     assert "same group" in said(app)
 
@@ -977,7 +1120,7 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     shown = app.dataframe[1].value
     assert shown["win_rate"].tolist() == cells["win_rate"].tolist()
     won = cells[(cells["method"] == "plc") & (cells["decoding"] == "greedy")]["wins"].iloc[0]
-    assert len(app.dataframe[2].value) == won
+    assert len(table_with(app, "outcome")) == won
     told = said(app)
     assert "plc answers as trained $x$ **b**" in told
     assert "prompt &lt;b&gt;" in told
@@ -993,6 +1136,41 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     assert "No run has judged answers" in said(
         opened("views/wins.py", root=write_fake_run(tmp_path / "none", "run", pairs=20).parent)
     )
+
+
+def test_win_rates_mark_only_what_an_interval_shows(opened: Opened, tmp_path: Path) -> None:
+    runs = {
+        "dpo": ("dpo", 1.0, 0.0), "far": ("dpo", 2.1, 0.3),
+        "plc": ("plc", 2.0, 0.3), "best": ("plc", 9.0, 2.0),
+    }  # fmt: skip
+    for number, (name, (objective, kl, lead)) in enumerate(runs.items()):
+        path = write_fake_run(tmp_path, name, pairs=20, seed=number, objective=objective)
+        write_fake_answers(path, prompts=200, seed=number, kl=kl, lead=lead)
+    app = opened(
+        "views/wins.py", root=tmp_path, run="plc", against="dpo", won_by=["dpo", *list(runs)[1:]]
+    )
+    table = app.dataframe[0].value.set_index("method")
+    assert table.index[0] == "dpo (baseline)"
+    assert set(table.loc["dpo (baseline)"]) == {"50 by definition"}
+    cells = table_with(app, "win_rate").set_index(["method", "decoding"])
+    for (method, decoding), cell in cells.iterrows():
+        text = table.loc[method, decoding]
+        assert text.endswith("▲") == (cell["low"] > 50)
+        assert text.endswith("▼") == (cell["high"] < 50)
+    assert table.loc["best", "greedy"].endswith("▲")
+    assert not table.loc["reference", "greedy"].endswith("▲")
+    controls = table_with(app, "KL control").set_index("method")
+    assert controls.loc["plc", "KL control"].startswith("far, 2.10")
+    against = win_rate_cells(
+        judged({n: open_run(tmp_path / n) for n in ("plc", "far")}, "gold-world"),
+        "far",
+        ("benchmark", "decoding"),
+    ).set_index(["method", "decoding"])
+    rate = against.loc[("plc", "greedy"), "win_rate"]
+    assert controls.loc["plc", "greedy"].startswith(f"{rate:.1f} [")
+    assert "none chosen moved as far; the nearest is far" in controls.loc["best", "KL control"]
+    app = opened("views/wins.py", root=tmp_path, run="plc", against="dpo", won_by=["dpo", "far"])
+    assert not any("KL control" in table.value for table in app.dataframe)
 
 
 def test_win_rates_are_of_runs_that_answered_the_same_prompts(

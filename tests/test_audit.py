@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.analysis import audit
+from plc_core.analysis import audit, figures
 from plc_core.analysis.studies import ties
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run
@@ -104,6 +104,19 @@ def test_flip_calibration_by_hand() -> None:
     assert result.brier_base == 0.25
     assert result.nll_base == pytest.approx(math.log(2))
     assert result.ece == pytest.approx(0.5 * 0.45 + 0.5 * 0.475)
+
+
+def test_nothing_is_calibrated_where_no_label_is_known_to_be_reversed() -> None:
+    """One's own data: an unmarked pair may be reversed too, so there is nothing to compare with."""
+    visits = visits_of([0.2, 0.9]).assign(p_flip=[0.1, 0.8])
+    pairs = pairs_of(["clean", "flip"]).drop(columns="oracle_state").assign(flipped=[False, False])
+    assert not audit.knows_flips(pairs)
+    for found in (audit.flip_calibration, audit.posterior_calibration):
+        assert found(visits, pairs).n == 0
+        assert found(visits, pairs.assign(flipped=[False, True])).n == 2
+    figure = figures.flip_reliability(audit.flip_calibration(visits, pairs))
+    assert not figure.data
+    assert "Not drawn" in figure.layout.annotations[0].text
 
 
 def test_flip_calibration_without_flips_or_pairs() -> None:

@@ -1,5 +1,7 @@
 """The app in a real headless Chromium: the main story, clicked through."""
 
+import os
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,9 @@ from tests.fake_run import write_fake_run
 
 ROW, PAIR_ROW = 33, 29
 """Height of a table's row in pixels, and of one in the list of pairs."""
+
+KEYS, KEYS_MS = int(os.environ.get("PLC_KEYS", "40")), 80
+"""Decisions that are typed one after another, and the milliseconds between them."""
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +93,10 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     # Filter, choose a row, decide by the keyboard.
     page.get_by_label("Sort by").click()
     page.get_by_role("option", name="z", exact=True).click()
-    expect(page.get_by_text("by falling z").first).to_be_visible()
+    expect(page.get_by_text("z, highest first").first).to_be_visible()
     settled()
     page.get_by_text("Rising", exact=True).click()
-    expect(page.get_by_text("by rising z").first).to_be_visible()
+    expect(page.get_by_text("z, lowest first").first).to_be_visible()
     settled()
     page.wait_for_timeout(500)  # the table is drawn after its words
     lowest = _ids_by_z(runs)
@@ -99,10 +104,14 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     expect(page.locator(".plc-id")).to_contain_text(lowest[2])
     settled()
     page.keyboard.press("f")
-    expect(page.get_by_role("button", name="Flip").first).to_have_attribute("kind", "primary")
-    assert read_decisions(open_run(runs / "newer"))[lowest[2]].decision == "flip"
+    expect(page.locator(".plc-id")).to_contain_text(lowest[3])
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".plc-id")).to_contain_text(lowest[2])
+    expect(page.get_by_role("button", name="flip")).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("ArrowRight")
     expect(page.locator(".plc-id")).to_contain_text(lowest[3])
+    settled()
+    assert read_decisions(open_run(runs / "newer"))[lowest[2]].decision == "flip"
     settled()
 
     # Export, and read the cleaned pairs back.
@@ -131,7 +140,7 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     page.goto("about:blank")
     page.goto(link)
     expect(page.locator(".plc-id")).to_contain_text(lowest[3])
-    expect(page.get_by_text("by rising z").first).to_be_visible()
+    expect(page.get_by_text("z, lowest first").first).to_be_visible()
     settled()
     for name in ("Ties", "Human disagreement", "Corruption", "Tests", "Win rates"):
         page.get_by_role("link", name=name).click()
@@ -167,11 +176,11 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
 
     # The head of the column that the list is sorted by: the other way round, and back.
     page.goto(f"{address}/pairs?run=newer&sort=z")
-    expect(page.get_by_text("by falling z").first).to_be_visible()
-    for direction in ("rising", "falling"):
+    expect(page.get_by_text("z, highest first").first).to_be_visible()
+    for end in ("lowest", "highest"):
         head_clicked()
-        expect(page.get_by_text(f"by {direction} z").first).to_be_visible()
-        assert ("rising=1" in page.url) == (direction == "rising")
+        expect(page.get_by_text(f"z, {end} first").first).to_be_visible()
+        assert ("rising=1" in page.url) == (end == "lowest")
 
     # What one tab decides, another one shows with its next step.
     page.goto(f"{address}/pairs?run=newer&sort=z")
@@ -181,23 +190,19 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
     other.goto(f"{address}/pairs?run=newer&sort=z&decision=undecided")
     expect(other.locator(".plc-id")).to_contain_text(first)
     page.keyboard.press("k")
-    expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "primary")
+    expect(page.get_by_text(f"{decided + 1} of 200 decided")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="saving")).to_have_count(0)
     settled(page)
     settled(other)
     before = len(pd.read_parquet(runs / "newer" / "pairs.parquet")) - decided
     expect(other.get_by_text(f"{before} of 200 pairs").first).to_be_visible()
-    for _ in range(5):  # a page takes keys some time after it is drawn
-        other.keyboard.press("ArrowRight")
-        try:
-            expect(other.get_by_text(f"{before - 1} of 200 pairs").first).to_be_visible(
-                timeout=6000
-            )
-            break
-        except AssertionError:
-            settled(other)
+    other.keyboard.press("ArrowRight")
     expect(other.get_by_text(f"{before - 1} of 200 pairs").first).to_be_visible()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".plc-id")).to_contain_text(first)
     page.keyboard.press("k")
-    expect(page.get_by_role("button", name="Keep").first).to_have_attribute("kind", "secondary")
+    expect(page.get_by_role("button", name="keep")).to_have_attribute("aria-pressed", "false")
+    expect(page.get_by_text(f"{decided} of 200 decided")).to_be_visible()
 
     # A run that is deleted while a pair of it is on the screen.
     path = write_fake_run(runs, "goes", seed=5)
@@ -209,6 +214,51 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
     page.keyboard.press("ArrowRight")
     expect(page.get_by_text("There is no run folder").first).to_be_visible()
     expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_keys_typed_quickly_fall_on_the_pairs_that_were_shown(
+    address: str, runs: Path, page: Any
+) -> None:
+    from playwright.sync_api import expect
+
+    path = write_fake_run(runs, "quick", pairs=KEYS + 20, seed=6)
+    page.goto(f"{address}/pairs?run=quick&sort=pair_id&rising=1")
+    expect(page.locator(".plc-id")).to_be_visible()
+    # What stood on the screen when each key was pressed, seen before the page itself hears of it.
+    page.evaluate(
+        """() => {
+            window.typed = [];
+            window.addEventListener('keydown', (event) => {
+                const shown = document.querySelector('.plc-id');
+                window.typed.push([event.key, shown?.textContent ?? null]);
+            }, true);
+        }"""
+    )
+    decisions = {"k": "keep", "f": "flip", "t": "tie", "d": "drop"}
+    keys = random.Random(0).choices("kftd", k=KEYS)
+    for key in keys:
+        page.keyboard.press(key)
+        page.wait_for_timeout(KEYS_MS)
+    expect(page.get_by_text(f"{KEYS} of {KEYS + 20} decided")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="saving")).to_have_count(0)
+    expect(page.get_by_role("status").filter(has_text="wait")).to_have_count(0)
+    ids = sorted(pd.read_parquet(path / "pairs.parquet")["pair_id"])
+    expect(page.locator(".plc-id")).to_have_text(ids[KEYS])
+    made = read_decisions(open_run(path))
+    assert {i: made[i].decision for i in made} == {
+        i: decisions[key] for i, key in zip(ids, keys, strict=False)
+    }
+    typed = page.evaluate("window.typed")
+    assert [key for key, _ in typed] == keys
+    # A key either fell on the pair on the screen, or no pair stood there and it waited.
+    assert [i for i, (_, there) in zip(ids, typed, strict=False) if there not in (i, None)] == []
+
+    # Undo goes back over all of it, one key a decision, and Undo of nothing is not offered.
+    for _ in range(3):
+        page.keyboard.press("u")
+    expect(page.locator(".plc-id")).to_have_text(ids[KEYS - 3])
+    expect(page.get_by_text(f"{KEYS - 3} of {KEYS + 20} decided")).to_be_visible()
+    assert set(read_decisions(open_run(path))) == set(ids[: KEYS - 3])
 
 
 def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:

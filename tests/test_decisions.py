@@ -12,7 +12,8 @@ import pytest
 from plc_core.data import load_pairs
 from plc_core.files import RunError
 from plc_core.runs import Run, open_run
-from plc_core.runs.decisions import DECISIONS, decide, export_cleaned, read_decisions
+from plc_core.runs.cleaned import export_cleaned
+from plc_core.runs.decisions import DECISIONS, Undone, decide, decide_all, read_decisions, undo
 from tests.fake_run import write_fake_run
 
 
@@ -20,6 +21,10 @@ from tests.fake_run import write_fake_run
 def run(tmp_path: Path) -> Run:
     """40 pairs with votes."""
     return open_run(write_fake_run(tmp_path, "run", pairs=40, votes=True))
+
+
+def _answers(path: Path) -> list[str]:
+    return [turns[-1]["content"] for turns in pd.read_parquet(path)["chosen"]]
 
 
 def pairs_of(run: Run) -> pd.DataFrame:
@@ -157,7 +162,7 @@ def test_a_run_that_knows_no_markers_is_exported_as_it_is(run: Run) -> None:
     pairs_of(run).drop(columns="flipped").to_parquet(run.path / "pairs.parquet")
     path, counts = export_cleaned(run)
     assert counts["restored"] == 0
-    assert pd.read_parquet(path)["chosen"].tolist() == pairs_of(run)["chosen"].tolist()
+    assert _answers(path) == pairs_of(run)["chosen"].tolist()
 
 
 def test_pairs_without_texts_cannot_be_exported(run: Run) -> None:
@@ -165,3 +170,73 @@ def test_pairs_without_texts_cannot_be_exported(run: Run) -> None:
     with pytest.raises(RunError, match=r"lacks the column\(s\) chosen"):
         export_cleaned(run)
     assert not list((run.path / "decisions").glob("cleaned*"))
+
+
+def test_a_run_of_texts_is_exported_as_texts(run: Run) -> None:
+    texts = pairs_of(run).assign(prompt="a question")
+    texts.to_parquet(run.path / "pairs.parquet")
+    path, _ = export_cleaned(run)
+    written = pd.read_parquet(path)
+    assert set(written["prompt"]) == {"a question"}
+    assert all(isinstance(text, str) for text in [*written["chosen"], *written["rejected"]])
+
+
+def test_ties_are_marked_and_can_be_left_out(tmp_path: Path) -> None:
+    run = open_run(write_fake_run(tmp_path, "ties", pairs=40, ties=6, flip_rate=0))
+    ids = pairs_of(run)["pair_id"]
+    decide(run, ids[0], "keep")
+    decide(run, ids[9], "tie")
+    path, counts = export_cleaned(run)
+    marked = pd.read_parquet(path).set_index("run_pair_id")["tie"]
+    assert set(marked.index[marked]) == {*ids[1:6], ids[9]}
+    assert counts["ties"] == 6
+    path, counts = export_cleaned(run, ties=False)
+    assert set(pd.read_parquet(path)["run_pair_id"]) == {*ids} - {*ids[1:6], ids[9]}
+    assert (counts["ties"], counts["injected_ties"]) == (6, 0)
+    assert not json.loads(path.with_suffix(".json").read_text())["ties_kept"]
+
+
+def test_an_export_of_an_export_has_the_new_decisions_alone(run: Run, tmp_path: Path) -> None:
+    pairs = pairs_of(run).assign(metadata='{"id": 7, "decision": "their own"}')
+    pairs.to_parquet(run.path / "pairs.parquet")
+    first, _ = export_cleaned(run)
+    columns = pd.read_parquet(first)
+    assert (columns["decision"][0], columns["plc_decision"][0]) == ("their own", "undecided")
+    again = open_run(write_fake_run(tmp_path, "again", pairs=40))
+    kept = load_pairs(first).table.to_pandas()[pairs.columns.intersection(["metadata", "prompt"])]
+    pairs.assign(metadata=kept["metadata"]).to_parquet(again.path / "pairs.parquet")
+    columns = pd.read_parquet(export_cleaned(again)[0])
+    assert set(columns["id"]) == {7}
+    assert set(columns["run"]) == {"again"}
+
+
+def test_every_decision_can_be_undone_back_to_the_first(run: Run) -> None:
+    one, two, three = pairs_of(run)["pair_id"][:3]
+    decide(run, one, "keep")
+    decide(run, two, "flip", "a note")
+    decide(run, one, "drop")
+    decide_all(run, [one, two, three], "tie")
+    assert [d.decision for d in read_decisions(run).values()] == ["tie"] * 3
+    assert read_decisions(run)[two].note == "a note"
+    # As in another process, which knows the file alone.
+    read_decisions(open_run(run.path))
+    assert undo(run) == Undone((one, two, three), "tie")
+    assert {d.pair_id: d.decision for d in read_decisions(run).values()} == {
+        one: "drop",
+        two: "flip",
+    }
+    assert undo(run) == Undone((one,), "drop")
+    assert read_decisions(run)[one].decision == "keep"
+    assert undo(run) == Undone((two,), "flip")
+    assert undo(run) == Undone((one,), "keep")
+    assert read_decisions(run) == {}
+    assert undo(run) is None
+
+
+def test_what_changes_nothing_is_not_written(run: Run) -> None:
+    first = pairs_of(run)["pair_id"][0]
+    decide(run, first, "keep")
+    size = (run.path / "decisions" / "decisions.jsonl").stat().st_size
+    decide(run, first, "keep")
+    decide_all(run, [first], "keep")
+    assert (run.path / "decisions" / "decisions.jsonl").stat().st_size == size

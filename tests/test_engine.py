@@ -228,6 +228,10 @@ def test_fresh_adapters_change_nothing_and_are_all_that_is_trained(world, pairs)
 def test_a_missing_model_is_a_sentence(tmp_path):
     with pytest.raises(ModelError, match="no model folder"):
         load_policy(str(tmp_path / "nothing"))
+    with pytest.raises(ModelError, match=r"no model 'tiny': .*tiny is not a folder, and .* hub"):
+        load_policy("tiny")
+    with pytest.raises(ModelError, match=r"did you mean 'world'\?$"):
+        load_policy("wrold")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_policy(str(tmp_path / "empty"))

@@ -45,7 +45,7 @@ def test_it_is_the_formula_term_by_term():
         sum(w / total * parts(e, k, m)[1] / sum(parts(e, k, m)) for (e, k), w in weight.items())
         for m in now
     ]
-    posterior = filled([torch.tensor(past[:2]), torch.tensor(past[2:])])
+    posterior = filled([torch.tensor(past[:2]), torch.tensor(past[2:])], steps=2, pairs=3)
     assert posterior(torch.tensor(now)).tolist() == pytest.approx(expected, rel=1e-6)
     rate = sum(e * w for (e, _), w in weight.items()) / total
     assert float(posterior.estimate().rate) == pytest.approx(rate, rel=1e-6)
@@ -79,15 +79,65 @@ def test_the_scale_of_the_margins_does_not_matter():
     torch.testing.assert_close(plain(m), scaled(1e-4 * m))
 
 
-@pytest.mark.parametrize("past", [[], [torch.zeros(3)]], ids=["nothing", "margins of 0"])
-def test_without_evidence_every_pair_has_the_priors_mean(past):
-    posterior = filled(past)
-    assert posterior(torch.tensor([5.0, 0.0, -5.0])).tolist() == pytest.approx([0.24] * 3)
-    assert [float(x) for x in posterior.estimate()] == pytest.approx([0.24, 0.0, 0.48])
+def is_silent(posterior):
+    numbers = [*posterior(torch.tensor([5.0, 0.0, -5.0])), *posterior.estimate()]
+    return all(bool(number.isnan()) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        [],
+        [torch.zeros(512)] * 30,
+        margins_of(0.2, steps=1, pairs=4096)[0],
+        margins_of(0.2, steps=23)[0],
+        margins_of(0.2, steps=30, pairs=2)[0],
+    ],
+    ids=["nothing", "margins of 0", "one large step", "too few steps", "too few pairs"],
+)
+def test_nothing_is_said_without_evidence(past):
+    assert is_silent(filled(past))
+
+
+@pytest.mark.parametrize("growth", [1.12, 1 / 1.12], ids=["growing", "shrinking"])
+def test_nothing_is_said_while_the_spread_of_the_margins_changes(growth):
+    """As in the first steps of a run: no scale fits margins that differ by an order of size."""
+    rows, _ = margins_of(0.2, steps=48)
+    posterior = filled(row * growth**step for step, row in enumerate(rows[:24]))
+    assert is_silent(posterior)
+    for row in rows[24:]:  # and once it has settled, it is as if the start had not been
+        posterior.observe(row * growth**24)
+    torch.testing.assert_close(posterior(rows[0] * growth**24), filled(rows[24:])(rows[0]))
+
+
+def test_nothing_is_said_of_a_run_that_does_not_move():
+    """The margins before the first update are numerical noise; so are these, of the same size."""
+    rows, _ = margins_of(0.2, steps=25, scale=1e-7)
+    posterior = FlipPosterior()
+    posterior.observe(rows[0], before_any_update=True)
+    for row in rows[1:]:
+        posterior.observe(row)
+    assert is_silent(posterior)
+    restored = FlipPosterior()
+    restored.load_state_dict(json.loads(json.dumps(posterior.state_dict())))
+    assert is_silent(restored)
+    assert not is_silent(filled(rows[1:]))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_its_interval_holds_the_rate_in_most_seeds(rate):
+    intervals = [filled(margins_of(rate, seed=seed)[0]).estimate() for seed in range(20)]
+    assert sum(float(e.low) <= rate <= float(e.high) for e in intervals) >= 17
+
+
+def test_small_batches_are_remembered_for_more_steps():
+    rows, _ = margins_of(0.2, steps=64, pairs=8)
+    assert is_silent(filled(rows[:31]))
+    assert torch.equal(filled(rows)(rows[0]), filled(rows[32:])(rows[0]))
 
 
 def test_a_margin_far_outside_those_seen_stays_a_probability():
-    posterior = filled([torch.tensor([1e-9, -1e-9])])
+    posterior = filled([torch.tensor([1e-9, -1e-9])] * 2, steps=2, pairs=4)
     assert posterior(torch.tensor([1e3, -1e3])).isfinite().all()
 
 
@@ -116,8 +166,7 @@ def test_a_margin_that_is_none_says_nothing_and_survives_saving():
     torch.testing.assert_close(torch.stack(beside.estimate()), torch.stack(alone.estimate()))
     restored.load_state_dict(json.loads(json.dumps(beside.state_dict())))
     assert torch.equal(beside(rows[0]), restored(rows[0]))
-    empty = filled([nothing])
-    assert torch.equal(empty(rows[0]), FlipPosterior()(rows[0]))
+    assert is_silent(filled([nothing] * 200))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """The noise rate that a user sees, and the reliability of p_flip, from a run's files."""
 
+import math
+
 import pandas as pd
 import pytest
 
 from plc_core.analysis.audit import posterior_calibration
+from plc_core.analysis.figures.overlay import final_values, run_curves
 from plc_core.analysis.noise import noise_rate, noise_sentence
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run
@@ -36,6 +39,26 @@ def test_the_rate_is_that_of_the_last_step_of_the_first_epoch():
 def test_a_run_without_the_estimate_says_so(table):
     assert noise_rate(table) is None
     assert "did not record" in noise_sentence(table)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise_rate": 0.24, "noise_low": 0.0, "noise_high": 0.48},
+        {"noise_rate": 0.3, "noise_low": 0.02, "noise_high": 0.44},
+        {"noise_rate": math.nan, "noise_low": math.nan, "noise_high": math.nan},
+    ],
+    ids=["the prior", "still near it", "margins that have not settled"],
+)
+def test_a_prior_is_not_an_estimate(changes):
+    table = metrics([0.2, 0.2], [0, 0.5])
+    table.loc[1, list(changes)] = list(changes.values())
+    assert noise_rate(table) is None  # nor is the rate of an earlier step
+    assert "not known yet" in noise_sentence(table)
+    figure = run_curves({"run": table}, ["noise_rate"])
+    assert list(figure.data[0].y[:1]) == [0.2]
+    assert math.isnan(figure.data[0].y[1])
+    assert "noise_rate" not in final_values({"run": table}, ["noise_rate"])
 
 
 def test_p_flip_is_judged_at_the_first_visit(tmp_path):

@@ -8,7 +8,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 from plc_core.analysis.paper import published
 from plc_core.data import DATASETS
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.machine import Machine, check_machine
 from plc_core.experiments import plan_runs
+from plc_core.experiments.contest import BENCHMARK_NAMES
+from plc_core.experiments.main_results import MainConfig
 from plc_core.parameters import notebook_values
 from tests.paths import ROOT
 
@@ -48,6 +51,32 @@ def test_every_setting_of_the_paper_has_a_recipe():
     assert {path.stem for path in (RECIPES / "paper").glob("*.yaml")} == set(models + ending)
 
 
+def test_the_main_table_asks_for_the_papers_57_cells_and_methods():
+    """One call of 02: its ragged grid, under the paper's names of data, models and benchmarks."""
+    asked = yaml.safe_load((RECIPES / "tables" / "57-cells.yaml").read_text())
+    values = notebook_values(ROOT / "notebooks" / "02_main_results.ipynb", asked)
+    config = MainConfig(**values)
+    ours = {ours: paper for paper, ours in BENCHMARK_NAMES.items()}
+    cells = [
+        (dataset, model, ours[benchmark])
+        for (dataset, model), own in config.places().items()
+        for benchmark in (config.benchmarks if own is None else own)
+    ]
+    table = published("cells")
+    keys = ["dataset", "model", "benchmark"]
+    assert len(cells) == 57
+    assert sorted(cells) == sorted(set(table[keys].itertuples(index=False, name=None)))
+    for methods in config.parts().values():
+        assert list(methods) == list(dict.fromkeys(table["method"]))
+    # The models' own recipes differ in nothing else that is trained.
+    first, *others = (
+        yaml.safe_load((RECIPES / "paper" / f"{model.lower()}.yaml").read_text())
+        for model in config.models
+    )
+    for own in others:
+        assert {name for name in own if own[name] != first[name]} == {"name", "model"}
+
+
 @pytest.mark.parametrize(
     "path", sorted((RECIPES / "paper").glob("*-*-*-*.yaml")), ids=lambda p: p.stem
 )
@@ -63,3 +92,18 @@ def test_a_models_settings_differ_in_their_data_alone(path):
 def test_the_small_settings_can_be_planned(name):
     (plan,) = plan_runs(name, {"PLC": {"objective": "plc"}}, [0])
     assert plan.parameters["num_pairs"] <= 2048
+
+
+CORRUPTION = ("flip_rate", "tie_rate", "warm_share", "annotator")
+
+
+@pytest.mark.parametrize("name", ["own-data", "own-data-gpu", "small-real"])
+def test_settings_for_ones_own_data_corrupt_nothing(name):
+    values = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+    config = TrainConfig(**notebook_values(ROOT / "notebooks" / "01_train.ipynb", values))
+    assert {what: getattr(config, what) for what in CORRUPTION} == {
+        what: TrainConfig.model_fields[what].default for what in CORRUPTION
+    }
+    assert (config.num_pairs is None) == name.startswith("own-data")
+    assert config.model != "world"
+    check_machine(config, Machine(gpu=name.endswith("gpu"), memory=0, bf16=False))

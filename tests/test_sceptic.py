@@ -16,14 +16,14 @@ import pytest
 from scipy import optimize, stats
 
 from plc_core import TrainConfig, train
-from plc_core.evaluation.agreement import agreement, verdicts
+from plc_core.evaluation.agreement import agreement
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.contestants import contestants
 from plc_core.evaluation.length_control import length_controlled_cells, lengths_shown
 from plc_core.evaluation.results import mean_and_worst, results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import win_table
-from plc_core.evaluation.win_rate import JoinError
+from plc_core.evaluation.win_rate import JoinError, verdicts
 from plc_core.experiments.commercial_judge import PAPER, commercial_table
 from tests.chat_server import serving
 from tests.paths import shared_file
@@ -198,7 +198,7 @@ def test_the_mean_and_the_worst_over_families(made):
         assert line["cells"] == len(shares) > 1
         assert line["mean"] == pytest.approx(100 * shares.mean())
         assert line["worst"] == pytest.approx(100 * shares.min())
-        assert 100 * shares[line["worst_cell"].split(", ")[-1]] == pytest.approx(line["worst"])
+        assert 100 * shares[line["worst_cell"].split(": ")[-1]] == pytest.approx(line["worst"])
 
 
 def test_the_agreement_of_both_judges(made):

@@ -79,7 +79,7 @@ def test_published_numbers_stand_beside_ours():
     read = pd.read_csv(io.StringIO(table.csv()))
     assert read["published"].tolist()[:2] == [48.1, 41.5]
     assert read["win_rate"].tolist() == TWO["win_rate"].tolist()  # unrounded
-    assert (NAMES["plc"], NAMES["rdpo-robust"]) == ("PLC-DPO", "rDPO")
+    assert (NAMES["plc"], NAMES["rdpo-length"]) == ("PLC-DPO", "rDPO")
 
 
 def test_seeds_and_kl_are_shown():
@@ -115,8 +115,29 @@ def test_several_seeds_are_their_mean_and_deviation():
 
 def test_a_hole_is_shown_and_no_mean_is_made_over_it():
     table = win_table(TWO.iloc[:5])
-    assert table.frame().loc["γ-PO"].tolist() == ["51.2† [43.0, 59.0]", "–"]
+    assert table.frame().loc["γ-PO"].tolist() == ["51.2† [43.0, 59.0]", "–", "–", "–"]
+    # The others have the same cells, so that their means compare.
+    assert table.frame()["mean of 2"].tolist() == ["44.8†", "67.5*", "–"]
     assert table.notes == ["γ-PO: 1 of 2 columns, so there are no means"]
+
+
+def test_a_ragged_group_has_means_of_its_own_cells():
+    """Each model's methods have the model's own benchmarks; a mean says that these differ."""
+    both = pd.concat([TWO.assign(model="a"), TWO[TWO["benchmark"] == "Vicuna"].assign(model="b")])
+    table = win_table(both, keys=("model", "method"))
+    frame = table.frame()
+    assert frame.loc[("a", "PLC-DPO"), "mean of its cells"] == "67.5* (2)"
+    assert frame.loc[("b", "PLC-DPO"), "mean of its cells"] == "76.9* (1)"
+    assert not [note for note in table.notes if "means" in note]
+
+
+def test_a_kl_that_nobody_measured_is_no_column():
+    """Greedy answers alone have none; it was printed as "– [nan, nan]"."""
+    greedy = TWO.assign(kl=math.nan, kl_low=math.nan, kl_high=math.nan)
+    assert "KL, nats" not in win_table(greedy).frame()
+    known = greedy.assign(kl=[math.nan] * 2 + [1.0] * 4, kl_low=0.5, kl_high=2.0)
+    assert win_table(known).frame()["KL, nats"].tolist() == ["–", *["1.00 [0.50, 2.00]"] * 2]
+    assert "nan" not in win_table(greedy).markdown() + win_table(known).markdown()
 
 
 def test_different_counts_stand_in_their_cells():

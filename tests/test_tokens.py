@@ -279,7 +279,7 @@ def test_a_vocabulary_without_the_characters_of_a_special_token_refuses_the_pair
         pc.equal(tokens.pairs.findings["rule"], "template-refused")
     ).to_pylist()
     assert "'<eos>'" in special["reason"] and repr(PROMPT[:80]) in special["reason"]
-    assert "has no token for one of its words" in unknown["reason"]
+    assert "a word is not in the vocabulary" in unknown["reason"]
 
 
 # ---- templates that refuse or rewrite ------------------------------------------------------------
@@ -302,6 +302,12 @@ def test_a_system_turn_that_the_template_does_not_take_goes_into_the_first_user_
         "1 of 2 pairs have their system turn inside the user's: the chat template takes no system "
         f"turn (the first is {tokens.dataset[0]['pair_id']})."
     ]
+
+
+def test_data_that_the_embedded_worlds_model_cannot_spell_are_told_which_model_can(world):
+    rows = [row("What is a koala?", "A marsupial.", "A bear.")]
+    with pytest.raises(DataError, match=r"'world', which knows its own 203; .* smollm2-135m"):
+        tokens_of(rows, world[1])
 
 
 def test_pairs_that_the_template_refuses_are_listed_and_the_others_remain():

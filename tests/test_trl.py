@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from transformers import MixtralConfig, MixtralForCausalLM
 from trl import DPOConfig, DPOTrainer
 
@@ -24,7 +24,10 @@ from plc_core.engine.trl_adapter import ObjectiveDPOTrainer
 from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.runs import open_run
+from plc_core.runs.cleaned import export_cleaned
+from plc_core.runs.decisions import decide
 from plc_core.runs.visit_files import VISITS_SCHEMA
+from tests.fake_run import write_fake_run
 
 BETA = 0.3
 
@@ -69,7 +72,7 @@ def trainer(rows, folder, cls=DPOTrainer, more=None, **changes):
     return cls(
         model=policy,
         args=arguments(folder, **changes),
-        train_dataset=conversations(rows),
+        train_dataset=rows if isinstance(rows, Dataset) else conversations(rows),
         processing_class=tokenizer,
         **(more or {}),
     )
@@ -386,3 +389,55 @@ def test_options_that_would_be_ignored_are_refused(rows, tmp_path, changes, sent
     with pytest.raises(ValueError, match="they must agree"):
         trainer(rows, tmp_path, ObjectiveDPOTrainer,
                 {"objective": build_objective("plc", beta=0.01)})  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_the_cleaned_export_of_a_run_is_what_trl_takes(rows, tmp_path, form):
+    run = open_run(write_fake_run(tmp_path, "run", pairs=len(rows), votes=True))
+    pairs = pd.read_parquet(run.path / "pairs.parquet")
+    own = [
+        # As rows come: some lack a field, one is of another kind, one has TRL's name for a text.
+        {"id": f"row-{n}", "chosen-rating": n, "rejected-rating": -n, "note": "mine"}
+        | ({"grade": "A" if n else 7, "messages": None, "lang": {"code": "en"}} if n % 2 else {})
+        for n in range(len(rows))
+    ]
+    pairs = pairs.assign(
+        prompt=[[{"role": "user", "content": row["prompt"]}] for row in rows],
+        chosen=[row["chosen"] for row in rows],
+        rejected=[row["rejected"] for row in rows],
+        metadata=[json.dumps(row) for row in own],
+        votes=None,
+    )
+    pairs.to_parquet(run.path / "pairs.parquet")
+    for place, decision in enumerate(("flip", "tie", "drop", "keep")):
+        decide(run, pairs["pair_id"][place], decision, "why")
+    path, counts = export_cleaned(run, form, ties=False)
+    exported = load_dataset(
+        {"jsonl": "json"}.get(form, form),
+        data_files=str(path),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert exported["id"] == [f"row-{n}" for n in range(len(rows)) if n not in (1, 2)]
+    assert (counts["tie"], counts["ties"]) == (1, 1)
+    assert not any(exported["tie"])
+    assert set(exported["note"]) == {"mine"}
+    assert exported["plc_note"][:2] == ["why", "why"]
+    for line in exported:
+        number = int(line["id"].removeprefix("row-"))
+        said = rows[number]["chosen"], rows[number]["rejected"]
+        rated = number, -number
+        turned = number == 0 or (number > 3 and pairs["flipped"][number])
+        # Ratings are of the data as it was read, and so is an undecided pair.
+        reversed_ = turned != bool(pairs["flipped"][number])
+        assert (line["chosen"][0]["content"], line["rejected"][0]["content"]) == (
+            said[::-1] if turned else said
+        )
+        assert (line["chosen-rating"], line["rejected-rating"]) == (
+            rated[::-1] if reversed_ else rated
+        )
+    start = trainer(exported, tmp_path / "out", max_steps=1)
+    assert start.train().global_step == 1
+    # The answers reach the model as the same messages do.
+    same = trainer(exported.select_columns(["prompt", "chosen", "rejected"]), tmp_path / "same")
+    assert start.train_dataset["chosen_ids"] == same.train_dataset["chosen_ids"]

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.evaluation.agreement import agreement, verdicts
+from plc_core.evaluation.agreement import agreement
 from plc_core.evaluation.cells import over_cells, over_seeds, win_rate_cells, with_kl
-from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, win_rate
+from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, verdicts, win_rate
 
 IDS = ["p0", "p1", "p2", "p3"]
 

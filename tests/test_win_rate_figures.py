@@ -47,7 +47,10 @@ def test_no_two_of_many_methods_look_alike():
 
 def test_seeds_that_are_not_all_there_are_counted():
     table = pd.concat(
-        [rows(seed=s, reward=0.0, control=None, control_kl=math.nan) for s in (0, 1, 2)]
+        [
+            rows(seed=s, reward=0.0, control=None, control_kl=math.nan, benchmarks=1)
+            for s in (0, 1, 2)
+        ]
     )
     fixed = table[(table["method"] == "PLC-DPO") & (table["seed"] > 0)]
     shown = seed_table(fixed, table).loc["PLC-DPO"]

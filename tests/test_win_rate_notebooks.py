@@ -1,87 +1,74 @@
-"""The notebooks on win rates, executed on a tiny setting; they share their runs."""
+"""The notebooks on win rates in the embedded world, on a tiny setting; they share their runs.
+
+On the shapes of real benchmarks, number by number: tests/test_real_shapes.py.
+"""
 
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from plc_core import TrainConfig, evaluate, train
 from plc_core.analysis.paper import published
 from plc_core.batch import run_notebook
 from plc_core.experiments import (
     ablations,
     contest,
     main_results,
-    seed_stability,
+    second_judge,
     sensitivity,
     training_dynamics,
 )
-from plc_core.experiments.planning import plan_runs
+from plc_core.experiments.study import paper_name
 from plc_core.files import RunError
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT
+from tests.real_shapes import run_cells, trained_here
 from tests.test_study_notebooks import COMMON
 
+NOTEBOOKS = ["02_main_results", "09_ablations", "10_sensitivity", "12_seeds",
+             "13_training_dynamics", "14_judges"]  # fmt: skip
 SHARED = {"eval_prompts": 16, "control_betas": [0.1], "common": {"flip_rate": 0.3} | COMMON}
 SMOKE = {
     "02_main_results": {"datasets": {"flipped": {}, "clean": {"flip_rate": 0.0}},
                         "methods": ["plc"], "transfer": ["plc"]},
-    "09_ablations": {},
-    "10_sensitivity": {"hyperparameters": ["kappa"]},
-    "12_seeds": {"seeds": [0, 1], "methods": ["plc"]},
     "13_training_dynamics": {"save_steps": 1, "methods": ["dpo", "plc"], "control_betas": []},
     "14_judges": {"methods": ["plc"], "judge": {"seed": 100, "num_pairs": 48}},
 }  # fmt: skip
 """What differs from the defaults in a smoke run of each notebook."""
-MANY = {
-    "09_ablations": ablations.AblationConfig,
-    "10_sensitivity": sensitivity.SensitivityConfig,
-    "12_seeds": seed_stability.SeedConfig,
-}
-"""Those of many runs, which are trained in this process: a kernel for each takes three times as
-long. The others have theirs trained as a user's are."""
-
-
-def train_here(config):
-    """Train what a study plans, as notebooks/01_train.ipynb does, where it is not there yet."""
-    for plan in plan_runs(config.recipe, config.variants(), config.seeds, config.common):
-        if not (Path(config.runs_dir) / plan.name).exists():
-            known = plan.parameters | {"name": plan.name, "runs_dir": config.runs_dir}
-            run = train(TrainConfig(**known))
-            evaluate(run, run.info["config"]["eval_prompts"])
+IN_A_KERNEL = "14_judges"
+"""The one that is executed as a user's is, with its runs trained before; a kernel takes long."""
 
 
 @pytest.mark.parametrize("name", SMOKE)
 def test_a_notebook_ends_in_its_table_and_its_sentence(study_runs, name):
     values = SHARED | SMOKE[name] | {"name": name, "runs_dir": str(study_runs)}
-    if name in MANY:
-        train_here(MANY[name](**values))
-    run_notebook(ROOT / "notebooks" / f"{name}.ipynb", values)
+    with trained_here():
+        if name == IN_A_KERNEL:
+            config = second_judge.JudgesConfig(**values)
+            contest.entries_of(config, config.compared())
+            run_notebook(ROOT / "notebooks" / f"{name}.ipynb", values)
+        else:
+            shown = run_cells(name, **values)["shown"]
+            assert re.search(r"\*\*[^*]+\d\.\d[^*]+\*\*", shown[-1].data)
     run = open_run(study_runs / name)
-    assert run.status["state"] == "done"
     assert run.info["runs"]
-    assert (run.path / "report.html").read_text().count("Plotly.newPlot(") >= 1
     tables = list((run.path / "tables").glob("*.csv"))
     assert tables
     assert all(len(pd.read_csv(path)) for path in tables)
+
+
+def test_a_report_holds_its_pictures_and_its_sentence(study_runs):
+    """After 14, which ran in a kernel."""
+    run = open_run(study_runs / IN_A_KERNEL)
+    assert run.status["state"] == "done"
+    assert (run.path / "report.html").read_text().count("Plotly.newPlot(") >= 1
     notebook = json.loads((run.path / "notebook.ipynb").read_text())
     shown = json.dumps([cell.get("outputs") for cell in notebook["cells"]], ensure_ascii=False)
     assert re.search(r"\*\*[^*]+\d\.\d[^*]+\*\*", shown)  # the sentence, with its numbers
     assert "Warning" not in shown
-
-
-def test_runs_are_shared_between_the_notebooks(study_runs):
-    """The pairs of the first data set, DPO, PLC-DPO and the control are trained once."""
-    named = {name: open_run(study_runs / name).info["runs"] for name in SMOKE}
-    main = named["02_main_results"]["PLC-DPO, flipped, world"]
-    assert main == named["09_ablations"]["PLC-DPO full, pairs, world"]
-    assert main == named["10_sensitivity"]["PLC-DPO, pairs, world"]
-    assert main == named["14_judges"]["PLC-DPO, pairs, world"]
-    assert main[0] in named["12_seeds"]["PLC-DPO, pairs, world"]
 
 
 def test_checkpoints_are_not_answered_where_nothing_is_to_be_made(study_runs):
@@ -96,7 +83,7 @@ def test_checkpoints_are_not_answered_where_nothing_is_to_be_made(study_runs):
 
 
 def test_the_defaults_of_the_notebooks_are_those_of_their_configs():
-    for name in SMOKE:
+    for name in NOTEBOOKS:
         values = notebook_values(ROOT / "notebooks" / f"{name}.ipynb", {})
         assert values["name"]
         assert values["workers"] == 2
@@ -104,8 +91,8 @@ def test_the_defaults_of_the_notebooks_are_those_of_their_configs():
 
 def test_without_making_the_missing_runs_are_named(tmp_path):
     values = SHARED | {"name": "x", "runs_dir": str(tmp_path), "make": False}
-    with pytest.raises(Exception, match="missing"):
-        run_notebook(ROOT / "notebooks" / "09_ablations.ipynb", values)
+    with pytest.raises(RunError, match="missing"):
+        run_cells("09_ablations", **values)
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
@@ -129,8 +116,51 @@ def test_the_sweeps_are_the_papers_grid():
 
 def test_methods_are_the_papers_and_controls_are_plain_dpo():
     methods = set(published("main_results")["method"]) - {"SFT"}
-    from plc_core.experiments.study import paper_name
-
     assert {paper_name(name) for name in main_results.METHODS} == methods
     config = contest.ContestConfig(name="x", control_betas=[0.1])
     assert contest.controls(config) == {"DPO β=0.1": {"objective": "dpo", "beta": 0.1}}
+
+
+def test_a_model_is_given_by_its_folder_and_named_as_it_is_called():
+    """With a recipe whose model lies elsewhere; of a stage's run it is the run's name."""
+    recipe = {"name": "x", "recipe": "paper/qwen2.5-7b", "benchmarks": ["vicuna"], "judges": ["rm"]}
+    plain = main_results.MainConfig(**recipe, datasets={"uf": {}})
+    assert plain.starts() == {"qwen2.5-7b-sft": "./models/qwen2.5-7b-sft"}
+    one = main_results.MainConfig(**recipe, datasets={"uf": {}}, common={"model": "/a/sft"})
+    assert one.starts() == {"sft": "/a/sft"}
+    for models in (
+        ["/runs/a/model", "/runs/b/model"],
+        {"a": "/runs/a/model", "b": "/runs/b/model"},
+    ):
+        two = main_results.MainConfig(**recipe, datasets={"uf": {}}, models=models)
+        assert two.starts() == {"a": "/runs/a/model", "b": "/runs/b/model"}
+        trained = {own["model"] for own in two.variants().values()}
+        assert trained == {"/runs/a/model", "/runs/b/model"}
+    with pytest.raises(ValidationError, match="call two of them 'sft'; name each"):
+        main_results.MainConfig(**recipe, datasets={"uf": {}}, models=["/a/sft", "/b/sft"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"grid": {"flipped": {"world": None}, "new": {"world": None}}}, "'new', which datasets"),
+        ({"grid": {"flipped": {"world": None}}}, "datasets has 'clean', which grid has nowhere"),
+        ({"judges": ["gold", "rm"]}, "by one judge"),
+        ({"control_betas": [0.1, 0.1 + 1e-9]}, "tables call alike"),
+    ],
+)
+def test_what_no_table_could_hold_is_refused_before_anything_runs(changed, said):
+    with pytest.raises(ValidationError, match=said):
+        main_results.MainConfig(name="x", datasets={"flipped": {}, "clean": {}}, **changed)
+
+
+def test_both_objectives_called_rdpo_have_a_row():
+    config = second_judge.JudgesConfig(name="x", methods=["rdpo-length", "rdpo-robust"])
+    assert list(config.compared()) == ["rDPO", "rdpo-robust"]
+    for methods in (
+        main_results.METHODS,
+        sensitivity.BESIDE,
+        second_judge.JudgesConfig(name="x").methods,
+    ):
+        assert "rdpo-length" in methods
+        assert "rdpo-robust" not in methods

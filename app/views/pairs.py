@@ -6,17 +6,21 @@ page, another pair or a decision changes. So a click redraws what it changes and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import streamlit as st
-from decision_bar import KEYS_SAID, Steps, decision_bar, steps
+from bulk import bulk_box
 from marking import plain
+from note_box import note_box
 from pair_filter import CORRECTION, Asked, asked_for
 from pair_list import pair_table, pick_order, pick_page, sortable
-from pair_view import pair_charts, pair_texts
-from reading import config_of, open_training, read_digest, shown_errors
+from pair_view import pair_charts, pair_html
+from reader import KEYS_SAID, reader
+from reading import is_shadow, open_training, read_digest, shown_errors
 from selection import chosen_pair, head
 
+from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.queries import ordered, row_of, rows
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision, read_decisions
@@ -62,18 +66,28 @@ def _pairs(root: Path, name: str, asked: Asked) -> None:
             elif pair_id is None and len(view):
                 row = int(view["row"].iloc[0])
             pair_table(view, by, sortable(found), decisions, row)
+            progress = asked.progress(found, decisions, len(order))
+            made = asked.decided_in_list(progress, len(order))
+            bulk_box(run, found, order, made, asked.searching)
             st.caption(plain(_weight_note(run)))
             st.caption(KEYS_SAID)
         with reading:
-            if row is None:
-                decision_bar(run, None, None, Steps(None, None, None, len(order)))
-                st.info("No pair is shown." if len(order) else "No pair is left to show.")
-            else:
-                shown = str(rows(found, [row], ["pair_id"])["pair_id"].iloc[0])
-                decision_bar(run, shown, decisions.get(shown), steps(found, order, row))
-                visits = pair_texts(run, found, row)
+            reader(run, found, order, row, decisions, progress)
+            if row is not None:
+                _beside(run, found, row, decisions)
         if row is not None:
-            pair_charts(run, found, row, visits)
+            with st.container(key="pair_charts"):
+                pair_charts(run, found, row)
+
+
+def _beside(run: Run, found: Digest, row: int, decisions: Mapping[str, Decision]) -> None:
+    """The note on the pair, and the whole of long answers where they are asked for."""
+    pair_id = str(rows(found, [row], ["pair_id"])["pair_id"].iloc[0])
+    bar = st.container(horizontal=True, vertical_alignment="center", key="beside")
+    with bar:
+        note_box(run, pair_id, decisions.get(pair_id))
+        if pair_html(run, found, row, False).cut:
+            st.toggle("Show the whole of long answers", key="whole_texts")
 
 
 def _decisions(run: Run) -> dict[str, Decision]:
@@ -85,9 +99,11 @@ def _decisions(run: Run) -> dict[str, Decision]:
 
 def _weight_note(run: Run) -> str:
     """What the weight of this run did; only PLC-DPO corrects by it."""
-    objective = str(config_of(run).get("objective", "plc"))
-    if objective != "plc":
-        return f"{objective} corrects nothing: w is the weight PLC-DPO would have given."
+    if is_shadow(run):
+        return (
+            "Shadow routing: this run reversed nothing. w is the weight PLC-DPO would have given, "
+            f"{CORRECTION} the share of the loss that would be reversed."
+        )
     return f"{CORRECTION} is the share of the pair's loss that was taken with the label reversed."
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from reading import config_of, open_training, read_digest, shown_errors
+from marking import plain
+from reading import config_of, is_shadow, open_training, read_digest, shown_errors
 from selection import head, point_clicked
 
 from plc_core.analysis.figures.routing import (
@@ -24,7 +25,7 @@ from plc_core.analysis.figures.routing_over_time import (
 )
 from plc_core.analysis.inspection.digest import Digest
 from plc_core.analysis.inspection.queries import Filter, histogram, means, sample
-from plc_core.analysis.inspection.steps import noise_of
+from plc_core.analysis.inspection.steps import noise_of, records_noise
 from plc_core.analysis.inspection.tally import MEASURES
 from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.recipes import prior_of, recipe_curve
@@ -67,11 +68,27 @@ MASS = Guide(
     "Shares settle after warm-up; corrections start with γ and stay far below the pairs seen.",
     "How many labels are wrong: clean pairs add to the mass of flip too.",
 )
+SHADOW_MASS = Guide(
+    "Left: each state's share of all routing weight so far. Right: how many pairs' worth of loss "
+    "PLC-DPO would have taken with the label reversed (flip) or as a tie. Hatched and dotted: it "
+    "was logged, not applied.",
+    "It looks like that of a PLC-DPO run on the same data: then the correction changes little of "
+    "what the routing sees.",
+    "Anything about this run's training: the routing did not touch its loss.",
+)
 PHASE = Guide(
     "Mean correction weight in each fifth of training; above it the fifth's share of all "
     "correction. The paper reports 1.9 % in the first fifth.",
     "Little in the first fifth, most at the end.",
     "That correcting late is right, only that it happened late.",
+)
+
+
+SHADOW_PHASE = Guide(
+    "The mean weight that PLC-DPO would have given in each fifth of training; above it the fifth's "
+    "share. Hatched: it was logged, not applied.",
+    PHASE.healthy,
+    "Anything about this run's training: nothing was corrected.",
 )
 
 
@@ -98,30 +115,40 @@ def _means(folder: str, _found: Digest) -> dict[str, float]:
 
 def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
     steps = found.steps()
+    reversed_ = steps["weight_flip"].sum() / max(steps["visits"].sum(), 1)
+    shadow = is_shadow(run)
+    if shadow:
+        with st.container(horizontal=True, vertical_alignment="center", key="shadow"):
+            st.badge("Shadow routing", icon=":material/visibility:", color="gray")
+            st.caption(plain(shadow_note(run)), width="content")
     cells = {
         "pairs visited": f"{int(mean['visited']):,} of {found.size:,}",
         "visits": f"{found.visits:,}",
         "mean q_clean": f"{mean['q_clean']:.3f}",
         "mean q_flip": f"{mean['q_flip']:.3f}",
         "mean q_tie": f"{mean['q_tie']:.3f}",
-        "loss taken reversed": f"{steps['weight_flip'].sum() / max(steps['visits'].sum(), 1):.2%}",
+        "loss that would be reversed" if shadow else "loss taken reversed": f"{reversed_:.2%}",
     }
     noise = noise_of(run.path)
-    if noise is not None:
-        cells["reversed labels, estimate"] = f"{noise.rate:.0%}"
+    if records_noise(run.path):
+        cells["reversed labels, estimate"] = noise.short if noise else "not known yet"
     columns = st.columns([1.25, *[1] * (len(cells) - 1)])
     for column, (label, value) in zip(columns, cells.items(), strict=True):
         column.metric(label.replace("_", r"\_"), value)
-    objective = str(config_of(run).get("objective", "?"))
-    said = f"Up to step {found.last_step:,}. Means are over pairs, at their last visit."
-    if objective != "plc":
-        said += (
-            f" This run trained with {objective}: its routing was logged beside it and did not "
-            "touch the loss, so w is the weight that PLC-DPO would have given."
-        )
-    st.text(said)
+    st.text(f"Up to step {found.last_step:,}. Means are over pairs, at their last visit.")
     if noise is not None:
         st.markdown(noise_sentence(noise))
+
+
+def shadow_note(run: Run) -> str:
+    """What a run did instead of correcting, whose routing is a shadow."""
+    objective = str(config_of(run).get("objective", "?"))
+    if objective == "plc":
+        return "This run only takes weight from pairs: no label was reversed and no tie made."
+    return (
+        f"This run trained with {objective}, which reverses nothing: the routing was logged beside "
+        "the loss, and w is the weight that PLC-DPO would have given."
+    )
 
 
 def noise_sentence(noise: NoiseRate) -> str:
@@ -130,7 +157,7 @@ def noise_sentence(noise: NoiseRate) -> str:
         f"Estimated share of reversed labels: **{noise.rate:.1%}** "
         f"\\[{noise.low:.1%}, {noise.high:.1%}\\] (95 %), from the margins alone, "
         f"at the end of the first epoch (step {noise.step:,}): later the policy remembers "
-        "its labels. Beside q\\_flip each pair has its calibrated p\\_flip."
+        "its labels. Pairs that were visited later than the first steps have a p\\_flip each."
     )
 
 
@@ -159,15 +186,19 @@ def _charts(run: Run, found: Digest) -> None:
         for measure in MEASURES:
             counted = found.counts(measure)
             cells[measure] = (counted.table, counted.low, counted.high, counted.width)
-        chart("Values over training", over_training(cells), SPREAD, "over_training")
-    steps = found.steps()
+        chart("Values over training", over_training(cells, is_shadow(run)), SPREAD, "over_training")
+    steps, shadow = found.steps(), is_shadow(run)
     left, right = st.columns([0.62, 0.38])
     with left:
-        chart("Routing weight added up", cumulative_mass(steps), MASS, "mass")
+        title = "Cumulative routing weight" + (" · shadow" if shadow else "")
+        guide = SHADOW_MASS if shadow else MASS
+        chart(title, cumulative_mass(steps, shadow), guide, "mass")
     with right:
         total = run.status.get("total_steps")
         phases = phases_of(steps, total if isinstance(total, int) else None)
-        chart("Correction by phase", correction_by_phase(phases), PHASE, "phases")
+        title = "Would-be correction by phase · shadow" if shadow else "Correction by phase"
+        guide = SHADOW_PHASE if shadow else PHASE
+        chart(title, correction_by_phase(phases, shadow), guide, "phases")
 
 
 def _beads(config: dict[str, object], found: Digest) -> pd.DataFrame:

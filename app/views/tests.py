@@ -75,8 +75,8 @@ def _compare(found: Digest) -> None:
         st.info("A and B are the same group.")
         return
     result = _bench(str(found.folder), found, tuple(picked), a, b, str(side))
-    if result.shared:
-        st.warning(f"{result.shared:,} pairs are in both groups and count in both.")
+    if result.note:
+        st.warning(result.note)
     for row in result.rows:
         said = read_aloud(row.test, label(row.measure), a, b, adjusted=row.adjusted)
         st.markdown(f"- {plain(said)}")

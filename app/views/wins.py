@@ -11,9 +11,11 @@ from answers import answers_behind
 from elements import Guide, chart
 from listing import listed, training_runs
 from marking import plain
+from published_box import published_box
 from reading import config_of, open_below, shown_errors
 from selection import chosen_runs, head
 from state import TEXT, TEXTS, kept, value_of
+from win_table import LEGEND, in_words, kl_control_table, win_words, with_baseline
 
 from plc_core.analysis.figures.overlay import win_rates
 from plc_core.analysis.inspection.answers import (
@@ -23,7 +25,7 @@ from plc_core.analysis.inspection.answers import (
     prompt_set,
     read_judgements,
 )
-from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
+from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.analysis.statistics import format_p
 from plc_core.evaluation.cells import win_rate_cells
 from plc_core.evaluation.tables import win_table
@@ -32,9 +34,17 @@ from plc_core.runs import Run
 
 WIN = Guide(
     "Each run's share of prompts won against the baseline, ties one half, with 95 % bootstrap "
-    "intervals over prompts; 50 % is even.",
+    "intervals over prompts; the baseline is 50 % by definition.",
     "Intervals that clear 50 % in both decodings, and against a DPO run that moved as far (KL).",
     "Why it wins: a method that moves further from the start wins for that alone.",
+)
+
+
+VERDICTS = Guide(
+    "Each run's share of prompts won by the verdicts of the judge, ties one half, with 95 % "
+    "bootstrap intervals over prompts; 50 % is even.",
+    WIN.healthy,
+    WIN.silent,
 )
 
 
@@ -96,7 +106,7 @@ def page() -> None:
             _verdicts(opened, name)
         else:
             _scores(opened, name, right, of)
-    _published(opened)
+    published_box({_objective(opened, run_name) for run_name in opened})
 
 
 def _sets(root: Path, runs: list[str], name: str) -> dict[str, tuple[PromptSet, list[str]]]:
@@ -185,14 +195,16 @@ def _scores(
         return
     for row in cells[cells["note"].fillna("") != ""].itertuples():
         st.warning(plain(f"{row.method}, {row.decoding}: {row.note}"))
-    shown = cells.assign(cell=cells["decoding"])
-    made = win_table(shown, column="cell", sizes=BENCHMARK_SIZES)
+    made = win_table(cells.assign(cell=cells["decoding"]), column="cell", sizes=BENCHMARK_SIZES)
     left, right = st.columns([0.44, 0.56])
     with left:
-        chart(f"Against {plain(baseline)}", win_rates(cells), WIN, key="win_rates")
+        figure = win_rates(with_baseline(cells, baseline))
+        chart(f"Against {plain(baseline)}", figure, WIN, key="win_rates")
     with right, st.container(border=True, height="stretch"):
-        st.markdown("**Win rate, %** (best in a column marked * and second †)")
-        st.dataframe(made.frame().reset_index(), key="win_table", hide_index=True, height="content")
+        st.markdown(f"**Win rate against {plain(baseline)}, %**")
+        shown = in_words(cells, baseline)
+        st.dataframe(shown, key="win_table", hide_index=True, height="content")
+        st.caption(LEGEND)
         for note in made.notes:
             st.text(note)
         # As text: a column of numbers writes 0.0000016.
@@ -221,9 +233,31 @@ def _scores(
             },
         )
         st.download_button("CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore")
+    _controls(opened, table, name)
     against = [m for m in methods if m != baseline]
     against.sort(key=lambda method: method != of)
     answers_behind(opened, table, name, baseline, against)
+
+
+def _controls(opened: Mapping[str, Run], table: pd.DataFrame, name: str) -> None:
+    """PLC-DPO against plain DPO that moved as far: what is left of its win rate beyond moving."""
+    objectives = {run: _objective(opened, run) for run in opened}
+    try:
+        controls = kl_control_table(opened, objectives, table, name)
+    except JoinError as error:
+        st.warning(plain(str(error)))
+        return
+    if controls.empty:
+        return
+    with st.container(border=True):
+        st.markdown("**PLC-DPO against its KL control, %**")
+        st.dataframe(
+            controls, key="kl_controls", hide_index=True, height="content", placeholder="–"
+        )
+        st.caption(
+            "The KL control is the chosen plain DPO run whose KL to the reference (nats a "
+            f"response, sampled) is within a tenth of PLC-DPO's. {LEGEND}"
+        )
 
 
 def _verdicts(opened: Mapping[str, Run], name: str) -> None:
@@ -247,39 +281,11 @@ def _verdicts(opened: Mapping[str, Run], name: str) -> None:
     cells = pd.DataFrame(rows)
     for row in cells[cells["note"].fillna("") != ""].itertuples():
         st.warning(plain(f"{row.method}, {row.decoding}: {row.note}"))
-    chart(f"Verdicts of {plain(name)}", win_rates(cells), WIN, key="win_rates")
-    st.dataframe(cells, key="verdict_cells", hide_index=True, height="content")
-
-
-def _published(opened: Mapping[str, Run]) -> None:
-    """The paper's win rates of the methods that these runs trained, on a model and dataset."""
-    st.subheader("Published numbers", anchor=False)
-    cells = published("cells")
-    left, right = st.columns(2)
-    models = sorted(cells["model"].unique())
-    model = left.selectbox("Model", models, key=kept("model", models[0], TEXT, models))
-    datasets = sorted(cells.loc[cells["model"] == model, "dataset"].unique())
-    dataset = right.selectbox("Dataset", datasets, key=kept("data", datasets[0], TEXT, datasets))
-    of = cells[(cells["model"] == model) & (cells["dataset"] == dataset)]
-    wide = of.pivot_table(index="method", columns="benchmark", values="win_rate", sort=False)
-    own = {NAMES.get(_objective(opened, name), "") for name in opened}
-    wide.insert(0, "trained here", [method in own for method in wide.index])
-    st.dataframe(
-        wide.reset_index(),
-        key="published",
-        hide_index=True,
-        height="content",
-        column_config={
-            column: st.column_config.NumberColumn(format="%.1f")
-            for column in wide.columns
-            if column != "trained here"
-        },
-    )
-    st.caption(
-        "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts "
-        "are others than those of the runs above unless you made them so; the numbers stand beside "
-        "for comparison, not as a target."
-    )
+    chart(f"Verdicts of {plain(name)}", win_rates(cells), VERDICTS, key="win_rates")
+    said = cells.assign(**{"win rate, %": [win_words(cell) for cell in cells.to_dict("records")]})
+    said = said[["method", "decoding", "n", "win rate, %"]]
+    st.dataframe(said, key="verdict_cells", hide_index=True, height="content")
+    st.caption(LEGEND)
 
 
 def _objective(opened: Mapping[str, Run], name: str) -> str:

@@ -55,6 +55,15 @@ def has_oracle(pairs: pd.DataFrame) -> bool:
     return "oracle_state" in pairs and len(pairs) > 0 and bool(pairs["oracle_state"].notna().all())
 
 
+def knows_flips(pairs: pd.DataFrame) -> bool:
+    """Whether it is known which labels are reversed: by the true states, or as some were injected.
+
+    Of one's own data as they are it is not: an unmarked pair may be reversed too, and a table of
+    forecasts against "marked" would compare them with a flat 0.
+    """
+    return has_oracle(pairs) or ("flipped" in pairs and bool(pairs["flipped"].fillna(False).any()))
+
+
 def groups(pairs: pd.DataFrame) -> pd.Series:
     """The group of each pair: its oracle state, or its corruption marker where none is known."""
     if has_oracle(pairs):
@@ -147,23 +156,24 @@ def flip_ranking(visits: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 def flip_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> Calibration:
     """Reliability of q_flip as a forecast of flips among all pairs, in `bins` equal bins of [0, 1].
 
-    A true tie counts as "not flipped". Pairs without a visit or a known group are left out.
+    A true tie counts as "not flipped". Pairs without a visit or a known group are left out: all of
+    them (n = 0) where `knows_flips` is false.
     """
     table = _routed(visits, pairs)
-    table = table[groups(table).notna() & table["q_flip"].notna()]
+    table = table[groups(table).notna() & table["q_flip"].notna() & knows_flips(pairs)]
     return calibrate(table["q_flip"], groups(table) == group_names(pairs)[1], bins)
 
 
 def posterior_calibration(visits: pd.DataFrame, pairs: pd.DataFrame, bins: int = 10) -> Calibration:
     """Reliability of p_flip at each pair's first visit, as `flip_calibration` of q_flip.
 
-    A true tie counts as "not flipped". Pairs without a visit, a p_flip or a known group are left
-    out; n says how many are in.
+    A true tie counts as "not flipped". Pairs without a visit, a p_flip (those of the first steps)
+    or a known group are left out, as in `flip_calibration`; n says how many are in.
     """
     first = visits.sort_values("step", kind="stable").drop_duplicates("pair_id")
     table = pairs.merge(first[["pair_id", "p_flip"]], on="pair_id", how="left")
     group = groups(table)
-    known = (group.notna() & table["p_flip"].notna()).to_numpy()
+    known = (group.notna() & table["p_flip"].notna() & knows_flips(pairs)).to_numpy()
     flipped = group.isin(["flip", "marked"]).to_numpy()
     return calibrate(table["p_flip"].to_numpy()[known], flipped[known], bins)
 

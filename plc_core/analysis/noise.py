@@ -10,8 +10,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+P_FLIP_FROM = 24
+"""From this optimizer step on, counted from 0, a pair's p_flip may be read: before it there are
+too few margins in memory. Runs of earlier versions wrote one nevertheless; later ones write NaN."""
+
 NOISE_COLUMNS = ["step", "epoch", "noise_rate", "noise_low", "noise_high"]
 """The columns of metrics.parquet that `noise_rate` reads."""
+
+WIDEST = 0.40
+"""The widest interval that counts as an estimate; the prior's is [0, 0.48]."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +46,43 @@ class NoiseRate:
         )
 
 
+def known_rates(metrics: pd.DataFrame) -> pd.Series:
+    """For each step whether its noise rate is an estimate rather than the prior, [steps] of bool.
+
+    The flat prior over [0, 0.48] has the mean 0.24, which says nothing about the data. A rate is
+    known where the margins had settled (it is NaN otherwise, see `FlipPosterior`) and its interval
+    has become clearly narrower than the prior's.
+    """
+    width = metrics["noise_high"] - metrics["noise_low"]
+    return metrics["noise_rate"].notna() & (width <= WIDEST)
+
+
 def noise_rate(metrics: pd.DataFrame) -> NoiseRate | None:
     """The estimate at the last step of the first epoch, from a run's metrics.
 
-    Later epochs see labels that the policy remembers, and would give too low a rate. None where
-    there is no step yet, or the run is of a version that did not record the estimate.
+    Later epochs see labels that the policy remembers, and would give too low a rate. None where it
+    is not known (yet), see `known_rates`, or the run's version did not record it.
     """
-    if not len(metrics) or any(name not in metrics for name in NOISE_COLUMNS):
+    if not _recorded(metrics):
         return None
-    first = metrics[(metrics["epoch"] < 1) & metrics["noise_rate"].notna()]
-    if not len(first):
+    first = metrics[metrics["epoch"] < 1].sort_values("step").tail(1)
+    if not known_rates(first).any():
         return None
-    last = first.sort_values("step").iloc[-1]
-    rate, low, high = (float(last[name]) for name in NOISE_COLUMNS[2:])
-    return NoiseRate(rate, low, high, int(last["step"]))
+    rate, low, high = (float(first[name].iloc[0]) for name in NOISE_COLUMNS[2:])
+    return NoiseRate(rate, low, high, int(first["step"].iloc[0]))
 
 
 def noise_sentence(metrics: pd.DataFrame) -> str:
     """`noise_rate` as a sentence for a person, also where there is none."""
-    found = noise_rate(metrics)
-    if found is None:
+    if (found := noise_rate(metrics)) is not None:
+        return str(found)
+    if not _recorded(metrics):
         return "This run did not record an estimate of its share of reversed labels."
-    return str(found)
+    return (
+        "Share of reversed labels: not known yet. An estimate takes 24 steps or more in the first "
+        f"epoch once the margins have spread, and an interval of at most {100 * WIDEST:.0f} points."
+    )
+
+
+def _recorded(metrics: pd.DataFrame) -> bool:
+    return len(metrics) > 0 and all(name in metrics for name in NOISE_COLUMNS)

@@ -149,21 +149,23 @@ SCHEMAS: dict[str, dict[str, str]] = {
 """The columns of each file and their types. `mark` is "best", "second" or missing, as printed."""
 
 OBJECTIVES = {
-    "DPO": ["dpo"],
-    "cDPO": ["cdpo"],
-    "rDPO": ["rdpo-length", "rdpo-robust"],
-    "KTO-Pair": ["kto-pair"],
-    "RSO": ["rso"],
-    "γ-PO": ["gamma-po"],
-    "Dr.DPO": ["dr-dpo"],
-    "ROPO": ["ropo"],
-    "RE-PO": ["re-po"],
-    "PLC-DPO": ["plc"],
+    "DPO": "dpo",
+    "cDPO": "cdpo",
+    "rDPO": "rdpo-length",
+    "KTO-Pair": "kto-pair",
+    "RSO": "rso",
+    "γ-PO": "gamma-po",
+    "Dr.DPO": "dr-dpo",
+    "ROPO": "ropo",
+    "RE-PO": "re-po",
+    "PLC-DPO": "plc",
 }
-"""The objectives of this project that a method's name in the paper may mean: rDPO may mean two."""
+"""The objective of this project that a method's name in the paper means. The paper's "rDPO" is the
+length-regularised one, which its paragraph "Baselines" cites (Park et al.); Chowdhury et al.'s
+unbiased loss, which others call rDPO, is in no table of the paper and goes by its own name."""
 
-NAMES = {name: method for method, names in OBJECTIVES.items() for name in names}
-"""The paper's name of an objective of this project."""
+NAMES = {objective: method for method, objective in OBJECTIVES.items()}
+"""The paper's name of an objective of this project, one to one."""
 
 BENCHMARK_SIZES = {
     "AlpacaEval": 805,

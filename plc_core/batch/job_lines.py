@@ -32,6 +32,7 @@ class JobLine:
             disable=not sys.stderr.isatty() or in_kernel(),
         )
         self._phase = ""
+        self._warned: set[str] = set()
         self.show("starting", 0, 1)
 
     def show(self, phase: str, done: int, total: int) -> None:
@@ -48,6 +49,14 @@ class JobLine:
         """Write a sentence below a job that is the only one."""
         if self._alone:
             tqdm.write(f"  {sentence}", file=sys.stderr)
+
+    def warn(self, alerts: Sequence[str]) -> None:
+        """Write each kind of a run's alerts once, whenever it comes."""
+        for sentence in alerts:
+            kind = sentence.partition(":")[0]
+            if kind not in self._warned and not in_kernel():
+                self._warned.add(kind)
+                tqdm.write(f"  {self._name}: {sentence}", file=sys.stderr)
 
     def close(self) -> None:
         """End the bar."""

@@ -235,13 +235,17 @@ class _Job:
         self._code = self._execution.poll()
         if self._code is not None:
             self._shown.show(self.state, 0 if self._code else 1, 1)
-            if not self._code and run is not None and run.info.get("kind") == "training":
-                self._shown.say(run.data_sentence())
+            if not self._code and run is not None:
+                if run.info.get("kind") == "training":
+                    self._shown.say(run.data_sentence())
+                self._shown.say(f"Run: {run.path}")
+                self._shown.say(f"Report: {run.path / 'report.html'}")
             self._shown.close()
             return True
         if run is not None:
             with contextlib.suppress(RunError):
                 status = run.status
+                self._shown.warn(status.get("alerts") or [])
                 if status.get("total"):
                     done = status.get("done") or 0
                     self._shown.show(str(status.get("phase")), done, status["total"])

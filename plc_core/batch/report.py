@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -75,34 +76,38 @@ class _Figures(Preprocessor):
 class _Warnings(Preprocessor):
     """Each warning of a cell once and as its sentence, without the line of code that gave it.
 
-    What is for programmers is left out; the notebook beside the report has it.
+    They stand below what the cell shows, without those that it says itself. What is for programmers
+    is left out; the notebook beside the report has it.
     """
 
     def preprocess_cell(self, cell: Any, resources: Any, index: int) -> tuple[Any, Any]:
-        outputs, told = [], set()
+        outputs, warnings, told = [], [], set()
+        shown = [o["data"].get("text/html", "") for o in cell.get("outputs", []) if "data" in o]
         for output in cell.get("outputs", []):
             if output.get("output_type") == "stream" and output.get("name") == "stderr":
                 sentences = dict.fromkeys(_sentences(output["text"]))
                 said = [sentence for sentence in sentences if sentence not in told]
+                said = [s for s in said if not any(escape(s) in html for html in shown)]
                 told.update(said)
                 output["text"] = "".join(f"{line}\n" for line in said)
-                if not said:
-                    continue
+                if said:
+                    warnings.append(output)
+                continue
             outputs.append(output)
         if "outputs" in cell:
-            cell["outputs"] = outputs
+            cell["outputs"] = outputs + warnings
         return cell, resources
 
 
 def _sentences(text: str) -> list[str]:
-    """What standard error holds: warnings as their messages, other text as it is."""
+    """What standard error holds: warnings as their messages, other text line by line."""
     places = list(_WARNING.finditer(text))
     starts = [*(place.start() for place in places), len(text)]
-    found = [text[: starts[0]].strip()]
+    found = [line.rstrip() for line in text[: starts[0]].splitlines()]
     for place, end in zip(places, starts[1:], strict=True):
         if place["kind"] not in _FOR_PROGRAMMERS:
             found.append(_CODE_LINE.sub("", text[place.end() : end]).strip())
-    return [sentence for sentence in found if sentence]
+    return [sentence for sentence in found if sentence.strip()]
 
 
 def _as_json(figure: dict[str, Any]) -> str:

@@ -23,13 +23,10 @@ def check_processes(config: TrainConfig, processes: PartialState) -> None:
             f"{torch.cuda.device_count()} GPUs are visible to one process. Start one process a "
             "GPU with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one of them."
         )
-    # With a budget of tokens a forward may have any number of pairs.
-    pairs = 1 if config.tokens_per_forward else config.pairs_per_forward
-    if config.batch_pairs % (pairs * processes.num_processes):
-        what = "the processes" if pairs == 1 else "pairs_per_forward times the processes"
+    if config.batch_pairs % processes.num_processes:
         raise RunError(
-            f"batch_pairs ({config.batch_pairs}) must be a multiple of {what} "
-            f"({pairs} × {processes.num_processes})."
+            f"batch_pairs ({config.batch_pairs}) must be a multiple of the number of processes "
+            f"({processes.num_processes})."
         )
 
 

@@ -90,7 +90,7 @@ class TrainConfig(DataConfig):
     batch_pairs: int = Field(
         64, gt=0, le=1_000_000
     )  # pairs an optimizer step, all processes together
-    pairs_per_forward: int = Field(64, gt=0)  # at most; divides batch_pairs
+    pairs_per_forward: int = Field(64, gt=0)  # at most
     tokens_per_forward: int = Field(0, ge=0)  # at most; 0 leaves it to pairs_per_forward
     row_tokens: int = Field(128, gt=0)  # length of a packed row
     gradient_checkpointing: bool = False  # less memory, a third more computing
@@ -127,11 +127,6 @@ class TrainConfig(DataConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
-        if self.batch_pairs % self.pairs_per_forward:
-            raise ValueError(
-                f"pairs_per_forward ({self.pairs_per_forward}) must divide batch_pairs "
-                f"({self.batch_pairs})"
-            )
         routing = {"recipe", "prior", "schedule", "calibration_order"}
         if both := routing & set(self.objective_options):
             raise ValueError(f"{', '.join(sorted(both))} is a parameter of its own, not an option")

@@ -24,3 +24,8 @@ class HostCopy:
             self._there.synchronize()
         values: np.ndarray = self._copy.numpy()
         return values
+
+
+def mean_of(values: np.ndarray) -> float:
+    """The mean of some values; NaN of none, without numpy's warning."""
+    return float(values.mean()) if len(values) else float("nan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -71,8 +72,11 @@ def autocast(device: torch.device, enabled: bool) -> torch.autocast:
 
 
 @torch.no_grad()
-def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
+def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> float:
     """Compare the longest pair, packed beside the shortest, with forwards of single sequences.
+
+    Returns:
+        Seconds a token that the packed forward took, which mean little on a GPU.
 
     Raises:
         ModelError: where they differ: the model's attention does more than a mask can say (a
@@ -86,7 +90,9 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
     model.eval()
     with autocast(model.device, bf16):
         batch = PairCollator(int(sizes[places].sum()))(rows)
+        started = time.perf_counter()
         packed = torch.stack(pair_logps(model, {k: v.to(model.device) for k, v in batch.items()}))
+        seconds = time.perf_counter() - started
         plain = torch.tensor(
             [[_plain_logp(model, r["prompt_ids"], r[side]) for r in rows] for side in names[1:]]
         )
@@ -101,6 +107,7 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> None:
             f"sequences, as with a sliding window below {sizes.max()} tokens. Lower max_length, or "
             "use another model."
         )
+    return seconds / int(sizes[places].sum())
 
 
 def _plain_logp(model: PreTrainedModel, prompt: list[int], response: list[int]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from pathlib import Path
@@ -164,6 +165,8 @@ def tokenizer_and_path(
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **at_revision(revision))
     except (OSError, ValueError, KeyError) as error:
+        if not folder.is_dir():
+            raise ModelError(_not_there(model, folder, error)) from error
         raise ModelError(f"The tokenizer of {model!r} cannot be loaded: {error}") from error
     if chat_template is not None:
         try:
@@ -175,6 +178,15 @@ def tokenizer_and_path(
     if tokenizer.chat_template is None:
         raise ModelError(f"The tokenizer of {model!r} has no chat template.")
     return tokenizer, path
+
+
+def _not_there(model: str, folder: Path, error: Exception) -> str:
+    near = difflib.get_close_matches(model, ["world", SMALL_MODEL], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "give a folder, or a name as owner/model."
+    return (
+        f"There is no model {model!r}: {folder} is not a folder, and from the hub it cannot be "
+        f"loaded ({str(error).partition(chr(10))[0].rstrip('.')}); {hint}"
+    )
 
 
 def at_revision(revision: str | None) -> dict[str, str]:

@@ -29,9 +29,16 @@ from plc_core.engine.arguments import check_processes, training_arguments, train
 from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
+from plc_core.engine.machine import Machine, check_machine, machine_warnings
 from plc_core.engine.models import compile_layers, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
-from plc_core.engine.packing import PairCollator, StepCollator, check_budget, response_lengths
+from plc_core.engine.packing import (
+    PairCollator,
+    StepCollator,
+    check_budget,
+    pair_sizes,
+    response_lengths,
+)
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
@@ -41,12 +48,12 @@ from plc_core.files import RunError, cache_dir, project_path
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
+from plc_core.runs.alerts import Alerts, margin_noise, training_alerts
 from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
 
 _MAY_CHANGE = {"resume", "runs_dir"}
-_NOISE_SHARE = 0.1
 
 
 def train(config: TrainConfig) -> Run:
@@ -64,6 +71,8 @@ def train(config: TrainConfig) -> Run:
     posterior = FlipPosterior()
     processes = PartialState(cpu=not torch.cuda.is_available())
     check_processes(config, processes)
+    machine = Machine.here()
+    check_machine(config, machine)
     if processes.is_main_process:
         _open(config)
     processes.wait_for_everyone()
@@ -89,7 +98,10 @@ def train(config: TrainConfig) -> Run:
         collator = StepCollator(
             PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
         )
-        verify_packing(policy, tokens.dataset, config.autocast)
+        seconds = verify_packing(policy, tokens.dataset, config.autocast)
+        sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
+        slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
+        Alerts(progress.run).tell(slow)
         if config.compile:
             compile_layers(policy)
         dataset, reference = with_reference(
@@ -121,7 +133,7 @@ def train(config: TrainConfig) -> Run:
             )
         if config.resume and processes.is_main_process:
             run.truncate_after(steps)
-        _fit(trainer, run, steps, training_steps(config, len(dataset)), checkpoint)
+        _fit(trainer, run, steps, planned, checkpoint)
     if processes.num_processes > 1:
         # No process leaves while the first one still writes, nor with the group's threads alive,
         # which would abort it at exit.
@@ -249,8 +261,13 @@ def _fit(
     trainer.recorder.flush()
     if trainer.is_world_process_zero():
         tell_progress(run, trainer.state.global_step, steps)
-        # Both at once: who finds the first of them takes the run for finished.
-        run.update_info(trained_steps=trainer.state.global_step, margin_noise=_margin_noise(run))
+        metrics = run.metrics()
+        # All at once: who finds the first of them takes the run for finished.
+        run.update_info(
+            trained_steps=trainer.state.global_step,
+            margin_noise=margin_noise(metrics),
+            alerts=training_alerts(metrics, steps),
+        )
 
 
 def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
@@ -266,22 +283,6 @@ def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
         raise DataError(sentence)
     if count:
         logger.warning(sentence)
-
-
-def _margin_noise(run: Run) -> dict[str, float]:
-    # Before the first update the margins are 0 but for the numerical noise between the cached
-    # reference pass and a differently shaped batch, which low precision makes large.
-    metrics = run.metrics()
-    noise, spread = metrics["margin_std"].iloc[0], metrics["ema_std"].iloc[-1]
-    if noise > _NOISE_SHARE * spread:
-        logger.warning(
-            "The margins' spread at step 0, which is numerical noise, is %.2g against %.2g at the "
-            "end: routing was read from noise to that extent. More steps, a larger learning rate "
-            "or beta, or precision fp32 raise the signal above it.",
-            noise,
-            spread,
-        )
-    return {"step_0_std": noise, "last_ema_std": spread}
 
 
 class _Bar(TrainerCallback):

@@ -216,5 +216,9 @@ def _refusals() -> Iterator[None]:
     except Exception as error:  # a template raises whatever its author chose
         reason = str(error) or type(error).__name__
         if "[UNK]" in reason:  # of a vocabulary of whole words, as the embedded world's
-            reason = f"the tokenizer has no token for one of its words ({reason})"
+            reason = (
+                "a word is not in the vocabulary, which has whole words only, as that of the model "
+                "'world', which knows its own 203; for other texts set model to a local folder, a "
+                "name on the hub, or smollm2-135m"
+            )
         raise CannotRenderError(reason) from error

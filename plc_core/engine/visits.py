@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from plc_core.engine.host_copy import HostCopy
+from plc_core.engine.host_copy import HostCopy, mean_of
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.objective.reduction import (
@@ -23,6 +23,7 @@ from plc_core.objective.reduction import (
 )
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
+from plc_core.runs.alerts import SATURATED, Alerts
 from plc_core.runs.visit_files import VISITS_SCHEMA
 
 _VALUES = [*VISITS_SCHEMA.names[3:], "loss", "distinct", "noise_rate", "noise_low", "noise_high"]
@@ -80,6 +81,7 @@ class VisitRecorder:
         self._metrics: list[dict[str, Any]] = []
         self._progress: tuple[int, int] | None = None  # steps done, and of the run
         self._status_written = 0.0
+        self._alerts = Alerts(run)
         self._flushed = time.monotonic()
 
     def add(
@@ -122,13 +124,13 @@ class VisitRecorder:
         if any(counts_over_ranks(int(broken.sum()))):
             rows = objects_over_ranks(places.cpu().numpy()[broken])
             raise self.not_finite(np.concatenate(rows))
-        table = self._with_posterior(places, values)
+        table = self._with_posterior(places, values, before_any_update=step == 0)
         self._closed = _Step(step, epoch, HostCopy(places), HostCopy(table), None)
         if router is not None:
             self._closed.calibration = HostCopy(torch.stack(router.calibration.statistics()))
             self._closed.sigma_min = router.calibration.sigma_min
 
-    def _with_posterior(self, places: Tensor, values: Tensor) -> Tensor:
+    def _with_posterior(self, places: Tensor, values: Tensor, before_any_update: bool) -> Tensor:
         """Values [B, V] with p_flip and the noise rate, from the steps strictly before this one."""
         # Pairs with the same tokens on both sides are no evidence, and none is read of them.
         distinct = values[:, _VALUES.index("distinct")] > 0
@@ -137,7 +139,7 @@ class VisitRecorder:
         noise = torch.stack(self.posterior.estimate(values.device))
         # In the order of the training set, whichever rank and micro-batch had which pair.
         everyone, _ = gather_over_ranks(torch.stack((places.to(margins.dtype), margins), 1))
-        self.posterior.observe(everyone[everyone[:, 0].argsort(), 1])
+        self.posterior.observe(everyone[everyone[:, 0].argsort(), 1], before_any_update)
         return torch.cat((values, noise.expand(len(values), -1)), 1)
 
     def not_finite(self, index: Tensor | np.ndarray) -> RunError:
@@ -239,16 +241,16 @@ class VisitRecorder:
             "loss": visits["loss"].mean(),
             # Of pairs whose responses differ; a margin of exactly 0, as at step 0, is neither right
             # nor wrong.
-            "margin_mean": _mean(margin),
+            "margin_mean": mean_of(margin),
             "margin_std": margin.std() if len(margin) else np.nan,
-            "accuracy": _mean((margin > 0) + 0.5 * (margin == 0)),
+            "accuracy": mean_of((margin > 0) + 0.5 * (margin == 0)),
             "reward_chosen": rewards["chosen"],
             "reward_rejected": rewards["rejected"],
-            "weight_mean": _mean(visits["weight"][distinct]),
+            "saturated": mean_of(np.abs(margin) > SATURATED),
+            "weight_mean": mean_of(visits["weight"][distinct]),
         }
-        row |= {
-            name: _mean(visits[name][distinct]) for name in ("q_clean", "q_flip", "q_tie", "p_flip")
-        }
+        routed = ("q_clean", "q_flip", "q_tie", "p_flip")
+        row |= {name: mean_of(visits[name][distinct]) for name in routed}
         row |= {name: visits[name][0] for name in ("noise_rate", "noise_low", "noise_high")}
         if step.calibration is not None:
             mean, deviation = step.calibration.numpy()
@@ -289,10 +291,7 @@ class VisitRecorder:
                 {name: np.concatenate([s[name] for s in steps]) for name in VISITS_SCHEMA.names}
             )
             self.run.append_metrics(metrics)
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+            self._alerts.look(self._progress)
 
 
 def tell_progress(run: Run, done: int, total: int) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 from sklearn.metrics import cohen_kappa_score, confusion_matrix
 
 from plc_core.analysis.statistics import LEVEL, MeanInterval, bootstrap_mean, format_number
-from plc_core.evaluation.win_rate import Incomplete, JoinError, JoinReport, join_prompts, joined
+from plc_core.evaluation.win_rate import Incomplete, JoinError, JoinReport, join_prompts
 
 _VERDICTS = [-1, 0, 1]  # loss, tie, win
 
@@ -64,14 +64,6 @@ def agreement(first: pd.Series, second: pd.Series, incomplete: Incomplete = "err
         pd.DataFrame(counts, index=names, columns=names),
         report,
     )
-
-
-def verdicts(
-    rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "error"
-) -> pd.Series:
-    """The verdicts of a scoring judge: 1, 0.5 or 0 by prompt id, as pairwise judges give them."""
-    own, other, _ = joined(rewards, baseline, incomplete)
-    return pd.Series((np.sign(own - other) + 1) / 2, index=own.index)
 
 
 def _kappa(own: np.ndarray, other: np.ndarray, counts: np.ndarray, n: int = 2000) -> MeanInterval:

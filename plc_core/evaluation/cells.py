@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from plc_core.analysis.statistics import bootstrap_mean
-from plc_core.evaluation.win_rate import Incomplete, JoinError, WinRate, win_rate
+from plc_core.analysis.statistics import MeanInterval, bootstrap_mean, bootstrap_strata
+from plc_core.evaluation.win_rate import Incomplete, JoinError, WinRate, verdicts, win_rate
 
 
 def win_rate_cells(
@@ -37,6 +37,77 @@ def win_rate_cells(
     Raises:
         JoinError: for a column or a baseline that is missing, or prompts that do not meet.
     """
+    rows = []
+    for key, own, other in _compared(judged, baseline, keys, baseline_seed):
+        try:
+            result = win_rate(own, other, incomplete)
+        except JoinError as error:
+            raise JoinError(f"{_where(key)}: {error}") from None
+        rows.append(key | win_rate_columns(result))
+    if not rows:
+        raise JoinError(f"No method but the baseline {baseline!r} was judged.")
+    return pd.DataFrame(rows)
+
+
+def mean_win_rates(
+    judged: pd.DataFrame,
+    baseline: str,
+    keys: Sequence[str],
+    incomplete: Incomplete = "error",
+    baseline_seed: int | None = None,
+) -> pd.DataFrame:
+    """As `win_rate_cells`, the mean over benchmarks, each weighing alike whatever its size.
+
+    Args:
+        keys: what makes a group of benchmarks, as ("dataset", "model", "decoding").
+
+    Returns:
+        One row a group, method (and seed): `keys`, method, (seed,) benchmarks (how many), n
+        (prompts of all), win_rate, low, high (percent; 95 % bootstrap within benchmarks).
+    """
+    wins: dict[tuple[Any, ...], dict[str, pd.Series]] = {}
+    for key, own, other in _compared(judged, baseline, [*keys, "benchmark"], baseline_seed):
+        benchmark = str(key.pop("benchmark"))
+        try:
+            wins.setdefault(tuple(key.items()), {})[benchmark] = verdicts(own, other, incomplete)
+        except JoinError as error:
+            raise JoinError(f"{_where(key)}, benchmark {benchmark}: {error}") from None
+    rows = []
+    for group, own_wins in wins.items():
+        share = mean_over_benchmarks(own_wins)
+        numbers = {"win_rate": share.mean, "low": share.low, "high": share.high}
+        rows.append(
+            dict(group)
+            | {"benchmarks": len(own_wins), "n": share.n}
+            | {name: 100 * value for name, value in numbers.items()}
+        )
+    if not rows:
+        raise JoinError(f"No method but the baseline {baseline!r} was judged.")
+    return pd.DataFrame(rows)
+
+
+def mean_over_benchmarks(values: Mapping[str, pd.Series]) -> MeanInterval:
+    """The mean of the benchmarks' means, each weighing alike, with a 95 % bootstrap interval.
+
+    Prompts are drawn within each benchmark. Benchmarks of the same prompt ids, as AlpacaEval and
+    AlpacaEval 2, are drawn together, as their answers are the same ones.
+
+    Args:
+        values: of the prompts of each benchmark, by prompt id.
+    """
+    same: dict[tuple[Hashable, ...], list[pd.Series]] = {}
+    for own in map(pd.Series.dropna, values.values()):
+        same.setdefault(tuple(sorted(own.index)), []).append(own)
+    groups = [sum(own[1:], own[0]) / len(own) for own in same.values()]
+    weights = [len(own) for own in same.values()]
+    found = bootstrap_strata(groups, seed=0, weights=weights)
+    return found._replace(n=sum(len(own) for several in same.values() for own in several))
+
+
+def _compared(
+    judged: pd.DataFrame, baseline: str, keys: Sequence[str], baseline_seed: int | None
+) -> Iterator[tuple[dict[str, Any], pd.Series, pd.Series]]:
+    """What names a side (`keys`, method, seed), its rewards and the baseline's, by prompt id."""
     seeded = "seed" in judged
     names = [*keys, "method", "prompt_id", "reward"]
     if absent := [name for name in names if name not in judged]:
@@ -53,24 +124,16 @@ def win_rate_cells(
         key if isinstance(key, tuple) else (key,): group.set_index("prompt_id")["reward"]
         for key, group in judged.groupby(sides, sort=False)
     }
-    rows = []
     for key, own in rewards.items():
         cell, method, seed = key[: len(keys)], key[len(keys)], key[len(keys) + 1 :]
         against = (baseline_seed,) if seeded and baseline_seed is not None else seed
         if method == baseline and (baseline_seed is None or seed == against):
             continue  # a comparison with itself
+        named = dict(zip(sides, key, strict=True))
         other = rewards.get((*cell, baseline, *against))
-        where = _where(keys, cell, method, seed)
         if other is None:
-            raise JoinError(f"{where}: there are no rewards of the baseline {baseline!r}.")
-        try:
-            result = win_rate(own, other, incomplete)
-        except JoinError as error:
-            raise JoinError(f"{where}: {error}") from None
-        rows.append(dict(zip(sides, key, strict=True)) | win_rate_columns(result))
-    if not rows:
-        raise JoinError(f"No method but the baseline {baseline!r} was judged.")
-    return pd.DataFrame(rows)
+            raise JoinError(f"{_where(named)}: there are no rewards of the baseline {baseline!r}.")
+        yield named, own, other
 
 
 def over_cells(cells: pd.DataFrame, keys: Sequence[str], by: Sequence[str] = ()) -> pd.DataFrame:
@@ -177,7 +240,5 @@ def win_rate_columns(result: WinRate) -> dict[str, Any]:
     }
 
 
-def _where(keys: Sequence[str], cell: Sequence[Any], method: Any, seed: Sequence[Any]) -> str:
-    parts = [f"{key} {value}" for key, value in zip(keys, cell, strict=True)]
-    parts += [f"method {method}", *(f"seed {s}" for s in seed)]
-    return ", ".join(parts)
+def _where(side: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in side.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -52,41 +52,55 @@ def evaluate_runs(
             judged; and where `config.make` is False, for what would have to be.
     """
     check_contestants(entries, baseline)
-    for asked in (config.judges, config.pairwise_judges):
-        check_judges(asked)
+    for judge_names in (config.judges, config.pairwise_judges):
+        check_judges(judge_names)
     opened = [open_bench(source, config) for source in config.benchmarks]
     benches = {bench.prompts.name: bench for bench in opened}
     if len(benches) < len(opened):
         raise RunError(f"Two of the benchmarks {', '.join(config.benchmarks)} have one name.")
+    entries = _with_names(entries, dict(zip(config.benchmarks, benches, strict=True)))
+    asked = {name: [entry for entry in entries if entry.answers(name)] for name in benches}
     if not config.make:
-        for bench in benches.values():
-            lacking = [entry.run.name for entry in entries if not _is_answered(entry, bench)]
-            refuse_missing(f"answers to {bench.prompts.name!r}", lacking)
+        for name, bench in benches.items():
+            lacking = [e.run.name for e in asked[name] if not _is_answered(e, bench)]
+            refuse_missing(f"answers to {name!r}", lacking)
     references: dict[str, LocalPolicy] = {}
     for entry in entries:
         own: list[LocalPolicy] = []  # loaded once for all benchmarks, and only if it is asked
-        for bench in benches.values():
-            _answer(entry, bench, references, own)
+        for name, bench in benches.items():
+            if entry.answers(name):
+                _answer(entry, bench, references, own)
     references.clear()  # a judge may need the memory
-    names: list[str] = []
-    for name in config.judges:
-        judge = named_judge(name)
-        names.append(judge.name)
-        for bench in benches.values():
+    judges: list[str] = []
+    for named in config.judges:
+        judge = named_judge(named)
+        judges.append(judge.name)
+        for name in benches:
             if not config.make:
-                lacking = [
-                    e.run.name for e in entries if not is_judged(e.run, bench.prompts.name, judge)
-                ]
-                refuse_missing(f"scores of {judge.name!r} on {bench.prompts.name!r}", lacking)
-            for entry in entries:
-                score_answers(entry.run, bench.prompts.name, judge)
+                lacking = [e.run.name for e in asked[name] if not is_judged(e.run, name, judge)]
+                refuse_missing(f"scores of {judge.name!r} on {name!r}", lacking)
+            for entry in asked[name]:
+                score_answers(entry.run, name, judge)
     versus = [
-        _compare_all(entries, benches, named_judge(name), baseline, config.make)
+        _compare_all(asked, benches, named_judge(name), baseline, config.make)
         for name in config.pairwise_judges
     ]
     labels = {name: bench.labels for name, bench in benches.items()}
     sizes = {name: len(bench.prompts) for name, bench in benches.items()}
-    return read_evaluation(entries, labels, names, baseline, sizes, versus, config.incomplete)
+    return read_evaluation(entries, labels, judges, baseline, sizes, versus, config.incomplete)
+
+
+def _with_names(entries: Sequence[Contestant], names: Mapping[str, str]) -> list[Contestant]:
+    """The same, with their benchmarks by name; RunError for a benchmark that nobody answers."""
+    for source in names:
+        if not any(entry.answers(source) for entry in entries):
+            raise RunError(f"No policy is asked the benchmark {source!r}: leave it out.")
+    return [
+        entry
+        if entry.benchmarks is None
+        else entry._replace(benchmarks=tuple(names[source] for source in entry.benchmarks))
+        for entry in entries
+    ]
 
 
 def _is_answered(entry: Contestant, bench: Bench) -> bool:
@@ -131,7 +145,7 @@ def on_device(model: Any, tokenizer: Any) -> LocalPolicy:
 
 
 def _compare_all(
-    entries: Sequence[Contestant],
+    asked: Mapping[str, Sequence[Contestant]],
     benches: dict[str, Bench],
     judge: Judge,
     baseline: str,
@@ -140,13 +154,13 @@ def _compare_all(
     """Verdicts of a pairwise judge on every contestant's answers beside the baseline's."""
     if not isinstance(judge, LLMJudge):
         raise RunError(f"{judge.name!r} scores single answers; two side by side need an LLM judge.")
-    sides = {entry.group: entry for entry in entries if entry.method == baseline}
     frames, lacking = [], []
-    for entry in entries:
-        if entry.method == baseline:
-            continue
-        other = sides[entry.group].run
-        for name, bench in benches.items():
+    for name, bench in benches.items():
+        sides = {entry.group: entry for entry in asked[name] if entry.method == baseline}
+        for entry in asked[name]:
+            if entry.method == baseline:
+                continue
+            other = sides[entry.group].run
             for kind, label in bench.labels.items():
                 if make:
                     verdicts = compare_generations(entry.run, name, judge, other, decoding=label)

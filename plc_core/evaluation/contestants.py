@@ -24,17 +24,25 @@ class Contestant(NamedTuple):
         run: whose folder holds its answers and judgements.
         dataset: the name of its pairs, where several are compared.
         policy: who answers in place of the run's last checkpoint, as a server.
+        start: the name in tables of the model that training started from; "" takes `short_name`.
+        benchmarks: those of an evaluation's benchmarks that it answers; None: all.
     """
 
     method: str
     run: Run
     dataset: str = "pairs"
     policy: Policy | None = None
+    start: str = ""
+    benchmarks: tuple[str, ...] | None = None
 
     @property
     def model(self) -> str:
-        """The last part of the name of the model that training started from."""
-        return PurePath(str(self._config.get("model", "server"))).name
+        """The name in tables of the model that training started from."""
+        return self.start or short_name(str(self._config.get("model", "server")))
+
+    def answers(self, benchmark: str) -> bool:
+        """Whether it is asked this benchmark."""
+        return self.benchmarks is None or benchmark in self.benchmarks
 
     @property
     def seed(self) -> int:
@@ -49,6 +57,12 @@ class Contestant(NamedTuple):
     @property
     def _config(self) -> dict[str, object]:
         return self.run.info.get("config") or {}
+
+
+def short_name(model: str) -> str:
+    """A model's name in tables and files: of its folder, or of the run whose `model` it is."""
+    *_, before, last = ("", "", *PurePath(model).parts)
+    return before if last == "model" and before else last
 
 
 def contestants(

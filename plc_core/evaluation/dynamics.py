@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pandas as pd
 
-from plc_core.analysis.statistics import bootstrap_mean
 from plc_core.engine.checkpoints import load_trained, whole_checkpoints
 from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.evaluation.cells import mean_over_benchmarks
 from plc_core.evaluation.chain import on_device
 from plc_core.evaluation.divergence import measure_log_ratios
 from plc_core.evaluation.generate import generate
@@ -23,28 +24,36 @@ from plc_core.evaluation.standing import (
     refuse_missing,
     score_answers,
 )
-from plc_core.evaluation.win_rate import win_rate
+from plc_core.evaluation.win_rate import verdicts
 from plc_core.files import RunError
 from plc_core.runs import Run
 
+MEAN_NAME = "mean of benchmarks"
+"""The rows of several benchmarks together, under `benchmark`."""
+
 
 def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> pd.DataFrame:
-    """Judge the answers of every checkpoint to the first benchmark, by the first judge.
+    """Judge the answers of every checkpoint.
 
     Args:
         runs: by method; trained with `save_steps`, so that there is more than one checkpoint.
-        config: benchmark, judge and decodings.
+        config: benchmarks, one judge, and decodings.
 
     Returns:
-        One row a method, checkpoint and decoding, step 0 being SFT: method, step, share (of
-        training), decoding, n, reward, reward_low, reward_high; win_rate, low, high against SFT
-        (percent; 50 at step 0); kl, kl_low, kl_high (nats a response; NaN without sampling).
+        One row a benchmark, method, checkpoint and decoding, step 0 being SFT: benchmark, method,
+        step, share (of training), decoding, n, reward, reward_low, reward_high; win_rate, low, high
+        against SFT (percent; 50 at step 0); kl, kl_low, kl_high (nats a response; NaN without
+        sampling). Of several benchmarks first come rows of `MEAN_NAME`, the mean over them, each
+        weighing alike.
 
     Raises:
         RunError: where a run has one checkpoint only, or is not trained to its end; where
             `config.make` is False, for what would have to be answered or judged.
     """
-    bench = open_bench(config.benchmarks[0], config, checkpoints=True)
+    opened = [open_bench(source, config, checkpoints=True) for source in config.benchmarks]
+    benches = {bench.prompts.name: bench for bench in opened}
+    if len(benches) < len(opened):
+        raise RunError(f"Two of the benchmarks {', '.join(config.benchmarks)} have one name.")
     judge = named_judge(config.judges[0])
     rows = []
     for method, run in runs.items():
@@ -54,14 +63,15 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
                 f"The run {run.name!r} ({method}) has {len(steps)} checkpoints; train it to its "
                 "end with save_steps, as 12, to see how it came there."
             )
-        if not config.make:
-            lacking = [] if _is_answered(run, bench) else [run.name]
-            refuse_missing(f"answers of its checkpoints to {bench.prompts.name!r}", lacking)
-            lacking = [] if is_judged(run, bench.prompts.name, judge) else [run.name]
-            refuse_missing(f"scores of {judge.name!r} for them", lacking)
-        _answer(run, bench)
-        score_answers(run, bench.prompts.name, judge)
-        rows += _rows(method, run, bench, judge.name)
+        for name, bench in benches.items():
+            if not config.make:
+                lacking = [] if _is_answered(run, bench) else [run.name]
+                refuse_missing(f"answers of its checkpoints to {name!r}", lacking)
+                lacking = [] if is_judged(run, name, judge) else [run.name]
+                refuse_missing(f"scores of {judge.name!r} for them", lacking)
+            _answer(run, bench)
+            score_answers(run, name, judge)
+        rows += _rows(method, run, benches, judge.name)
     return pd.DataFrame(rows)
 
 
@@ -92,33 +102,66 @@ def _answer(run: Run, bench: Bench) -> None:
             )
 
 
-def _rows(method: str, run: Run, bench: Bench, judge: str) -> list[dict[str, object]]:
+class _Answers(NamedTuple):
+    """What a checkpoint's answers to a benchmark earned, by prompt id; log_ratios may be empty."""
+
+    rewards: pd.Series
+    wins: pd.Series  # against SFT: 1, 0.5 or 0
+    log_ratios: pd.Series
+
+
+def _rows(
+    method: str, run: Run, benches: Mapping[str, Bench], judge: str
+) -> list[dict[str, object]]:
+    total = int(run.info["trained_steps"])
+    rows: list[dict[str, object]] = []
+    for kind in next(iter(benches.values())).labels:
+        read = {name: _read(run, bench, judge, kind) for name, bench in benches.items()}
+        groups = {MEAN_NAME: read} if len(read) > 1 else {}
+        groups |= {name: {name: of} for name, of in read.items()}
+        for benchmark, group in groups.items():
+            for step in (0, *whole_checkpoints(run)):
+                own = {name: of[step] for name, of in group.items()}
+                row = {"benchmark": benchmark, "method": method, "step": step}
+                row |= {"share": step / total, "decoding": kind}
+                rows.append(row | _numbers(own, step))
+    return rows
+
+
+def _numbers(own: Mapping[str, _Answers], step: int) -> dict[str, object]:
+    """The columns that the answers to one or several benchmarks fill."""
+    reward = mean_over_benchmarks({name: of.rewards for name, of in own.items()})
+    won = mean_over_benchmarks({name: of.wins for name, of in own.items()})
+    row: dict[str, object] = {"n": reward.n, "reward": reward.mean}
+    row |= {"reward_low": reward.low, "reward_high": reward.high}
+    row |= {"win_rate": 100 * won.mean, "low": 100 * won.low, "high": 100 * won.high}
+    if not step:
+        return row | {"kl": 0.0, "kl_low": 0.0, "kl_high": 0.0}
+    kl = mean_over_benchmarks({name: of.log_ratios for name, of in own.items()})
+    return row | {"kl": kl.mean, "kl_low": kl.low, "kl_high": kl.high}
+
+
+def _read(run: Run, bench: Bench, judge: str, kind: str) -> dict[int, _Answers]:
+    """By optimizer step, 0 being SFT."""
     name = bench.prompts.name
     scores = run.table(f"judgements/{judge}-{name}.parquet")
-    ratios = pd.DataFrame(columns=["policy", "policy_logp", "reference_logp"])
+    scores = scores[scores["decoding"] == bench.labels[kind]]
+    ratios = pd.DataFrame(columns=["policy", "prompt_id", "policy_logp", "reference_logp"])
     if "sampled" in bench.labels:
         ratios = run.table(f"generations/{name}-log-probs.parquet")
     ratios["ratio"] = ratios["policy_logp"] - ratios["reference_logp"]
-    total = int(run.info["trained_steps"])
-    rows: list[dict[str, object]] = []
-    for kind, label in bench.labels.items():
-        of_kind = scores[scores["decoding"] == label]
-        sides = {
-            policy: own.groupby("prompt_id", sort=False)["reward"].mean()
-            for policy, own in of_kind.groupby("policy", sort=False)
-        }
-        start = sides["reference"]
-        for step in (0, *whole_checkpoints(run)):
-            own = sides[_name(step)] if step else start
-            won, reward = win_rate(own, start).share, bootstrap_mean(own, seed=0)
-            row = {"method": method, "step": step, "share": step / total, "decoding": kind}
-            row |= {"n": reward.n, "reward": reward.mean}
-            row |= {"reward_low": reward.low, "reward_high": reward.high}
-            row |= {"win_rate": 100 * won.mean, "low": 100 * won.low, "high": 100 * won.high}
-            kl = bootstrap_mean(ratios[ratios["policy"] == _name(step)]["ratio"], seed=0)
-            row |= {"kl": kl.mean, "kl_low": kl.low, "kl_high": kl.high}
-            rows.append(row | ({"kl": 0.0, "kl_low": 0.0, "kl_high": 0.0} if not step else {}))
-    return rows
+    start = _by_prompt(scores, "reference", "reward")
+    found = {}
+    for step in (0, *whole_checkpoints(run)):
+        own = _by_prompt(scores, _name(step), "reward") if step else start
+        found[step] = _Answers(own, verdicts(own, start), _by_prompt(ratios, _name(step), "ratio"))
+    return found
+
+
+def _by_prompt(table: pd.DataFrame, policy: str, value: str) -> pd.Series:
+    """The mean over a prompt's turns; one that is missing makes it missing."""
+    turns = table[table["policy"] == policy].groupby("prompt_id", sort=False)[value]
+    return turns.mean().where(turns.count() == turns.size())
 
 
 def _name(step: int) -> str:

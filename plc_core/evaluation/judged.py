@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from plc_core.analysis.statistics import bootstrap_mean
-from plc_core.evaluation.cells import win_rate_cells, win_rate_columns
+from plc_core.evaluation.cells import (
+    mean_over_benchmarks,
+    mean_win_rates,
+    win_rate_cells,
+    win_rate_columns,
+)
 from plc_core.evaluation.contestants import GROUP, Contestant
-from plc_core.evaluation.win_rate import Incomplete, JoinError, verdict_win_rate
+from plc_core.evaluation.win_rate import Incomplete, verdict_win_rate
 from plc_core.files import RunError, read_table
 from plc_core.runs import Run
 
@@ -18,6 +22,8 @@ SFT = "SFT"
 """The method that training starts from: the reference's own answers."""
 CELL = ("dataset", "model", "benchmark", "judge", "decoding")
 """What makes a cell of win rates, beside method and seed."""
+MEAN = tuple(key for key in CELL if key != "benchmark")
+"""What makes a mean over the cells of several benchmarks."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,12 @@ class Evaluation:
         notes = ["; ".join(filter(None, both)) for both in zip(cells["note"], missing, strict=True)]
         return cells.assign(note=notes)
 
+    def means(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:
+        """The same as means over benchmarks, each weighing alike; see `mean_win_rates`."""
+        return mean_win_rates(
+            self.judged, baseline or self.baseline, MEAN, self.incomplete, baseline_seed
+        )
+
     def verdict_cells(self) -> pd.DataFrame:
         """Win rates by the pairwise judges: `CELL`, method, seed, and as `win_rate_cells` has them.
 
@@ -85,34 +97,40 @@ class Evaluation:
     def kl(self) -> pd.DataFrame:
         """KL to the start, nats a response: dataset, model, method, seed, kl, kl_low, kl_high, n.
 
-        All benchmarks of a policy weigh by their prompts; 95 % bootstrap intervals over prompts.
+        The mean over the policy's benchmarks, each weighing alike; 95 % bootstrap intervals over
+        prompts.
         """
         rows = []
         for key, own in self.log_ratios.groupby([*GROUP[:2], "method", "seed"], sort=False):
-            value = bootstrap_mean(own["log_ratio"], seed=0)
+            value = mean_over_benchmarks(_by_benchmark(own, "log_ratio"))
             names = ("dataset", "model", "method", "seed")
             numbers = {"kl": value.mean, "kl_low": value.low, "kl_high": value.high, "n": value.n}
             rows.append(dict(zip(names, key, strict=True)) | numbers)
         columns = ["dataset", "model", "method", "seed", "kl", "kl_low", "kl_high", "n"]
         return pd.DataFrame(rows, columns=columns)
 
-    def rewards(self) -> pd.DataFrame:
-        """Mean rewards, 95 % intervals over prompts: `CELL`, method, seed, reward, low, high, n."""
+    def rewards(self, keys: Sequence[str] = CELL) -> pd.DataFrame:
+        """Mean rewards, 95 % intervals over prompts: `keys`, method, seed, reward, low, high, n.
+
+        With the keys `MEAN` they are means over benchmarks, each weighing alike.
+        """
         rows = []
-        for key, own in self.judged.groupby([*CELL, "method", "seed"], sort=False):
-            mean = bootstrap_mean(own["reward"], seed=0)
+        for key, own in self.judged.groupby([*keys, "method", "seed"], sort=False):
+            mean = mean_over_benchmarks(_by_benchmark(own, "reward"))
             numbers = {"reward": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
-            rows.append(dict(zip([*CELL, "method", "seed"], key, strict=True)) | numbers)
+            rows.append(dict(zip([*keys, "method", "seed"], key, strict=True)) | numbers)
         return pd.DataFrame(rows)
 
     def by_category(self) -> Evaluation:
-        """The same answers with every category of a benchmark as a benchmark of its own.
+        """The same answers with every category of a benchmark as a benchmark of its own, named
+        "benchmark: category": the same category of two benchmarks stays two.
 
         The KL stays that of all prompts. A benchmark without categories stays whole.
         """
         named = self.judged["category"] != ""
+        whole = self.judged["benchmark"]
         judged = self.judged.assign(
-            benchmark=self.judged["benchmark"].where(~named, self.judged["category"])
+            benchmark=whole.where(~named, whole + ": " + self.judged["category"])
         )
         counts = judged.groupby("benchmark")["prompt_id"].nunique()
         sizes = {str(name): int(count) for name, count in counts.items()}
@@ -138,7 +156,7 @@ def read_evaluation(
     """Read judgements and log-ratios from the run folders.
 
     Args:
-        entries: who is compared.
+        entries: who is compared; their benchmarks are names among the `labels`.
         labels: for each benchmark, the names in files of the decodings greedy and sampled.
         judges: names of the judgements' files.
         baseline, sizes, incomplete: of the `Evaluation`.
@@ -148,9 +166,12 @@ def read_evaluation(
         RunError: where judgements are missing, or a prompt has other turns in another run.
     """
     frames, ratios = [], []
-    categories = {name: _categories(entries[0].run, name) for name in labels}
+    categories = {
+        name: _categories(next(e for e in entries if e.answers(name)).run, name) for name in labels
+    }
     for entry in entries:
-        for benchmark, decodings in labels.items():
+        own = {name: kinds for name, kinds in labels.items() if entry.answers(name)}
+        for benchmark, decodings in own.items():
             lengths = _lengths(entry.run, benchmark)
             of_judges = {
                 judge: entry.run.table(f"judgements/{judge}-{benchmark}.parquet")
@@ -158,13 +179,13 @@ def read_evaluation(
             }
             for judge, scores in of_judges.items():
                 for kind, label in decodings.items():
-                    own = scores[scores["decoding"] == label]
+                    of_kind = scores[scores["decoding"] == label]
                     where = {"benchmark": benchmark, "judge": judge, "decoding": kind}
                     sizes_of = lengths[lengths["decoding"] == label]
-                    frames.append(_side(own, entry, "trained", entry.method, where, sizes_of))
+                    frames.append(_side(of_kind, entry, "trained", entry.method, where, sizes_of))
                     # One reference a group: the baseline's run has its answers.
-                    if entry.method == baseline and "reference" in set(own["policy"]):
-                        frames.append(_side(own, entry, "reference", SFT, where, sizes_of))
+                    if entry.method == baseline and "reference" in set(of_kind["policy"]):
+                        frames.append(_side(of_kind, entry, "reference", SFT, where, sizes_of))
             if "sampled" in decodings:
                 ratios.append(_log_ratios(entry, benchmark, decodings["sampled"], of_judges))
     judged = pd.concat(frames, ignore_index=True)
@@ -176,6 +197,14 @@ def read_evaluation(
     together = pd.concat(known, ignore_index=True) if known else pd.DataFrame(columns=columns)
     verdicts = pd.concat(versus, ignore_index=True) if versus else pd.DataFrame()
     return Evaluation(judged, together, verdicts, baseline, sizes, incomplete)
+
+
+def _by_benchmark(rows: pd.DataFrame, value: str) -> dict[str, pd.Series]:
+    """A column by prompt id, for each benchmark."""
+    return {
+        str(name): own.set_index("prompt_id")[value]
+        for name, own in rows.groupby("benchmark", sort=False)
+    }
 
 
 def _categories(run: Run, benchmark: str) -> dict[str, str]:
@@ -272,12 +301,3 @@ def _log_ratios(
     columns = {"benchmark": benchmark, "method": entry.method}
     named = {**where, **columns}
     return pd.DataFrame({**named, "prompt_id": mean.index, "log_ratio": mean.to_numpy()})
-
-
-def check_complete(evaluation: Evaluation) -> None:
-    """JoinError unless every cell has every method: a mean over others would not compare."""
-    have = evaluation.judged.groupby([*CELL, "seed"])["method"].agg(set)
-    everyone = set(evaluation.judged["method"])
-    for cell, methods in have.items():
-        if lacking := sorted(everyone - methods):
-            raise JoinError(f"The cell {cell} lacks {', '.join(lacking)}.")

@@ -11,47 +11,55 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.analysis.statistics import mean_interval
-from plc_core.evaluation.cells import over_cells, over_seeds
+from plc_core.analysis.statistics import MeanInterval, mean_interval
+from plc_core.evaluation.cells import mean_over_benchmarks, over_cells, over_seeds
 from plc_core.evaluation.judged import CELL, SFT, Evaluation
 from plc_core.evaluation.kl_matching import TOLERANCE
-from plc_core.evaluation.win_rate import JoinError, win_rate
+from plc_core.evaluation.win_rate import JoinError, verdicts
 
 _GROUP = ["dataset", "model", "seed"]
-_SIDE = [*CELL, "method", "seed"]
 _BOUNDS = ("win_rate", "low", "high")
 
 
-def results(evaluation: Evaluation, controls: Sequence[str] = ()) -> pd.DataFrame:
+def results(
+    evaluation: Evaluation, controls: Sequence[str] = (), keys: Sequence[str] = CELL
+) -> pd.DataFrame:
     """One row a cell, method and seed, the baseline and SFT among them; percent and nats.
 
     Args:
         evaluation: judged answers.
         controls: methods that are the baseline at other β: beside every method stands the one of
             them, or the baseline, whose KL is nearest to its own.
+        keys: `CELL`; or `MEAN`, for means over benchmarks, each weighing alike.
 
     Returns:
-        `CELL`, method, seed, n; win_rate, low, high, p_sign against the baseline; sft, sft_low,
-        sft_high against SFT; reward, reward_low, reward_high; kl, kl_low, kl_high; control (its
-        method), control_kl, and over, over_low, over_high: the win rate against the control. NaN
-        where a comparison would be with itself, or there is nothing to compare.
+        `keys`, method, seed, n; win_rate, low, high against the baseline; sft, sft_low, sft_high
+        against SFT; reward, reward_low, reward_high; kl, kl_low, kl_high; control (its method),
+        control_kl, and over, over_low, over_high: the win rate against the control. NaN where a
+        comparison would be with itself, or there is nothing to compare. Of cells also p_sign,
+        wins, ties, losses and note; of means also benchmarks (how many).
 
     Raises:
         JoinError: where two sides do not answer the same prompts.
     """
-    table = evaluation.rewards().rename(columns={"low": "reward_low", "high": "reward_high"})
-    own = evaluation.cells()[[*_SIDE, *_BOUNDS, "p_sign", "wins", "ties", "losses", "note"]]
-    table = table.merge(own, on=_SIDE, how="left")
-    table["note"] = table["note"].fillna("")
+    side = [*keys, "method", "seed"]
+    cells = "benchmark" in keys
+    rates = evaluation.cells if cells else evaluation.means
+    more = ["p_sign", "wins", "ties", "losses", "note"] if cells else []
+    table = evaluation.rewards(keys).rename(columns={"low": "reward_low", "high": "reward_high"})
+    table = table.merge(rates()[[*side, *_BOUNDS, *more]], on=side, how="left")
+    if cells:
+        table["note"] = table["note"].fillna("")
+    else:
+        several = evaluation.judged.groupby(side, sort=False)["benchmark"].nunique()
+        table = table.merge(several.rename("benchmarks").reset_index(), on=side)
     if SFT in evaluation.methods:
-        against = evaluation.cells(SFT)[[*_SIDE, *_BOUNDS]]
-        table = table.merge(_renamed(against, "sft"), on=_SIDE, how="left")
+        table = table.merge(_renamed(rates(SFT)[[*side, *_BOUNDS]], "sft"), on=side, how="left")
     kl = evaluation.kl().drop(columns="n")
     table = table.merge(kl, on=["dataset", "model", "method", "seed"], how="left")
     chosen = nearest_controls(kl, [evaluation.baseline, *controls])
     table = table.merge(chosen, on=[*_GROUP, "method"], how="left")
-    over = _against_controls(evaluation, chosen)
-    return table.merge(over, on=_SIDE, how="left")
+    return table.merge(_against_controls(evaluation, chosen, side), on=side, how="left")
 
 
 def nearest_controls(kl: pd.DataFrame, controls: Sequence[str]) -> pd.DataFrame:
@@ -74,8 +82,10 @@ def nearest_controls(kl: pd.DataFrame, controls: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_GROUP, "method", "control", "control_kl"])
 
 
-def _against_controls(evaluation: Evaluation, chosen: pd.DataFrame) -> pd.DataFrame:
-    names = [*CELL, "seed", "method"]
+def _against_controls(
+    evaluation: Evaluation, chosen: pd.DataFrame, side: Sequence[str]
+) -> pd.DataFrame:
+    names = [*CELL, "method", "seed"]
     rewards: dict[tuple[Any, ...], pd.Series] = {
         key: part.set_index("prompt_id")["reward"]
         for key, part in evaluation.judged.groupby(names, sort=False)
@@ -84,16 +94,21 @@ def _against_controls(evaluation: Evaluation, chosen: pd.DataFrame) -> pd.DataFr
         (line["dataset"], line["model"], line["seed"], line["method"]): line["control"]
         for line in chosen.to_dict("records")
     }
-    rows = []
+    wins: dict[tuple[Any, ...], dict[str, pd.Series]] = {}
     for key, own in rewards.items():
-        *cell, seed, method = key
-        other = control.get((cell[0], cell[1], seed, method))
+        line = dict(zip(names, key, strict=True))
+        other = control.get((line["dataset"], line["model"], line["seed"], line["method"]))
         if other is None:
             continue
-        result = win_rate(own, rewards[(*cell, seed, other)], evaluation.incomplete).share
-        numbers = {"over": result.mean, "over_low": result.low, "over_high": result.high}
-        rows.append(dict(zip(names, key, strict=True)) | {k: 100 * v for k, v in numbers.items()})
-    return pd.DataFrame(rows, columns=[*names, "over", "over_low", "over_high"])
+        against = rewards[tuple((line | {"method": other}).values())]
+        of = wins.setdefault(tuple(line[name] for name in side), {})
+        of[line["benchmark"]] = verdicts(own, against, evaluation.incomplete)
+    rows = []
+    for row, of in wins.items():
+        share = mean_over_benchmarks(of)
+        numbers = {"over": share.mean, "over_low": share.low, "over_high": share.high}
+        rows.append(dict(zip(side, row, strict=True)) | {k: 100 * v for k, v in numbers.items()})
+    return pd.DataFrame(rows, columns=[*side, "over", "over_low", "over_high"])
 
 
 def _renamed(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -106,9 +121,11 @@ def _renamed(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
     """Results as text: a row a method (and whatever else differs), both decodings side by side.
 
-    Intervals are 95 %, over prompts; over several seeds, mean ± standard deviation.
+    Intervals are 95 %, over prompts; over several seeds, mean ± standard deviation. Means over
+    benchmarks say over how many.
     """
-    keys = [k for k in ("dataset", "model", "benchmark", "judge") if len(set(table[k])) > 1]
+    parts = [k for k in ("dataset", "model", "benchmark", "judge") if k in table]
+    keys = [k for k in parts if len(set(table[k])) > 1]
     keys.append("method")
     rows: dict[tuple[Any, ...], dict[str, str]] = {}
     for key, own in table.groupby(keys, sort=False):
@@ -125,6 +142,8 @@ def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
         row["its control (KL)"] = control_text(own)
         counts = sorted(set(own["n"]))
         row["prompts"] = ", ".join(map(str, counts))
+        if "benchmarks" in own and (table["benchmarks"] > 1).any():
+            row["mean of benchmarks"] = ", ".join(map(str, sorted(set(own["benchmarks"]))))
         if (seeds := len(set(own["seed"]))) > 1:
             row["seeds"] = str(seeds)
     index = pd.MultiIndex.from_tuples(list(rows), names=keys)
@@ -191,9 +210,12 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
             left.append(f"{text} ({difference(part)})")
     one = own.drop_duplicates("seed")
     others = table[table["method"] == baseline].drop_duplicates("seed")
-    text = (
-        f"{method} wins {' and '.join(parts)} against {baseline} on the same data, having moved "
-        f"{one['kl'].mean():.2f} nats a response where {baseline} moved {others['kl'].mean():.2f}"
+    text = f"{method} wins {' and '.join(parts)} against {baseline} on the same data"
+    if one["kl"].isna().all():
+        return f"{text}; how far it moved is not known, as it was not sampled."
+    text += (
+        f", having moved {one['kl'].mean():.2f} nats a response where {baseline} moved "
+        f"{others['kl'].mean():.2f}"
     )
     if not left:
         return f"{text}; no control of like KL was asked for."
@@ -207,17 +229,24 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
 
 def difference(part: pd.DataFrame) -> str:
     """What an interval of `over`, or the spread of several seeds', says of 50 %."""
-    if len(part) == 1:
-        low, high = part.iloc[0]["over_low"], part.iloc[0]["over_high"]
-    else:
-        seeds = part.groupby("seed", sort=False)["over"].mean()
-        if len(seeds) == 1:
-            return "see each benchmark's interval"
-        found = mean_interval(seeds)
-        low, high = found.low, found.high
-    if low > 50:
+    found = bounds(part, "over", "over_low", "over_high")
+    if found.low > 50:
         return "it wins more"
-    return "it wins less" if high < 50 else "no difference shown"
+    return "it wins less" if found.high < 50 else "no difference shown"
+
+
+def bounds(
+    part: pd.DataFrame, value: str = "win_rate", low: str = "low", high: str = "high"
+) -> MeanInterval:
+    """One row's number with its interval over prompts; of several seeds, a row each, their mean
+    with Student's interval over seeds.
+    """
+    if len(part) == 1:
+        line = part.iloc[0]
+        return MeanInterval(line[value], line[low], line[high], 1)
+    if part["seed"].duplicated().any():
+        raise JoinError(f"A seed has several rows; average its benchmarks first: {len(part)} rows.")
+    return mean_interval(part[value])
 
 
 def best_of(table: pd.DataFrame, value: str = "win_rate") -> Mapping[str, str]:

@@ -57,7 +57,7 @@ class WinTable:
                 shown = part["published"].map(self._number)
                 texts[f"{name}, paper"] = dict(zip(self._rows(part), shown, strict=True))
         texts |= self._summary(form)
-        if "kl" in self.cells:
+        if "kl" in self.cells and self.cells["kl"].notna().any():  # known where answers are sampled
             texts["KL, nats"] = self._kl()
         index = list(dict.fromkeys(self._rows(self.cells)))
         table = pd.DataFrame(
@@ -123,29 +123,35 @@ class WinTable:
         return texts
 
     def _summary(self, form: Form) -> dict[str, dict[tuple[Any, ...], str]]:
-        """Mean and worst of a row's cells, where every row has all of them."""
+        """Mean and worst of a row's cells, for the rows that have all of their group's."""
         if self.cells[self.column].nunique() < 2:
             return {}
-        try:
-            means = over_cells(
-                self.cells.rename(columns={self.keys[-1]: "method"}), [self.column], self.keys[:-1]
-            ).rename(columns={"method": self.keys[-1]})
-        except JoinError:
+        whole = self.cells[~self.cells.index.isin(_partial(self.cells, self.keys, self.column))]
+        if whole.empty:
             return {}
-        count = int(means["cells"].iloc[0])
+        means = over_cells(
+            whole.rename(columns={self.keys[-1]: "method"}), [self.column], self.keys[:-1]
+        ).rename(columns={"method": self.keys[-1]})
+        counts = sorted(set(means["cells"]))
+        named = f"mean of {counts[0]}" if len(counts) == 1 else "mean of its cells"
+        texts = self._marked(means, form, show_n=False, value="mean")
+        if len(counts) > 1:
+            sizes = dict(zip(self._rows(means), means["cells"], strict=True))
+            texts = {row: f"{text} ({sizes[row]})" for row, text in texts.items()}
         return {
-            f"mean of {count}": self._marked(means, form, show_n=False, value="mean"),
+            named: texts,
             "worst": self._marked(means, form, show_n=False, value="worst"),
         }
 
     def _kl(self) -> dict[tuple[Any, ...], str]:
         texts = {}
         for row, own in self.cells.groupby([*self.keys], sort=False):
-            text = _NONE if own["kl"].isna().any() else f"{own['kl'].mean():.2f}"
+            if own["kl"].isna().any():
+                continue
+            texts[row] = f"{own['kl'].mean():.2f}"
             # One KL for all benchmarks keeps its interval; a mean of several has none.
             if "kl_low" in own and len(set(own["kl"])) == 1:
-                text += f" [{own['kl_low'].iloc[0]:.2f}, {own['kl_high'].iloc[0]:.2f}]"
-            texts[row] = text
+                texts[row] += f" [{own['kl_low'].iloc[0]:.2f}, {own['kl_high'].iloc[0]:.2f}]"
         return texts
 
     def _notes(self, escape: Any) -> list[str]:
@@ -202,11 +208,26 @@ def win_table(
         if whole is not None and line["n"] != whole:
             who = ", ".join(str(line[c]) for c in wanted)
             notes.append(f"{who}: over {line['n']:,} of {whole:,} prompts")
-    counts = long.groupby([*keys], sort=False).size()
-    for row, count in counts[counts < long[column].nunique()].items():
-        who = ", ".join(map(str, row if isinstance(row, tuple) else (row,)))
-        notes.append(f"{who}: {count} of {long[column].nunique()} columns, so there are no means")
+    long = long.reset_index(drop=True)
+    short = long.loc[_partial(long, keys, column)]
+    for row, own in short.groupby([*keys], sort=False):
+        whole = _columns_of_group(long, keys, column).loc[own.index[0]]
+        who = ", ".join(map(str, row))
+        notes.append(f"{who}: {len(own)} of {whole} columns, so there are no means")
     return WinTable(long, tuple(keys), column, digits, notes)
+
+
+def _columns_of_group(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series:
+    """For each cell, how many columns its group has."""
+    if len(keys) == 1:
+        return pd.Series(cells[column].nunique(), index=cells.index)
+    return cells.groupby([*keys[:-1]], sort=False)[column].transform("nunique")
+
+
+def _partial(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Index:
+    """The cells of rows that lack a column of their group: a mean of them would not compare."""
+    have = cells.groupby([*keys], sort=False)[column].transform("size")
+    return cells.index[have < _columns_of_group(cells, keys, column)]
 
 
 def _without_seeds(cells: pd.DataFrame, wanted: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:

@@ -107,6 +107,18 @@ def win_rate(rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "
     return _win_rate(np.sign(difference), report, _wilcoxon(difference))
 
 
+def verdicts(
+    rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "error"
+) -> pd.Series:
+    """The verdicts of a scoring judge: 1, 0.5 or 0 by prompt id, as pairwise judges give them.
+
+    Raises:
+        JoinError: as `win_rate`.
+    """
+    own, other, _ = joined(rewards, baseline, incomplete)
+    return pd.Series((np.sign(own - other) + 1) / 2, index=own.index)
+
+
 def verdict_win_rate(
     verdicts: pd.Series, prompts: Iterable[str] | None = None, incomplete: Incomplete = "error"
 ) -> WinRate:

@@ -1,6 +1,6 @@
-"""Print the claims table as Markdown, and put it into the README.
+"""Print the claims table as Markdown, and put it into a file.
 
-python -m plc_core.evidence [--write README.md]
+python -m plc_core.evidence [--write data/results/README.md]
 """
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ _BEGIN, _END = "<!-- evidence: begin -->", "<!-- evidence: end -->"
 
 def markdown(table: pd.DataFrame) -> str:
     """`claims_table` as a Markdown table, texts as they are."""
-    names = {"claim": "claim", "paper": "paper", "world": "world", "model": "SmolLM2-135M", "over":
-             "over plain DPO's shadow routing", "verdict": "verdict on SmolLM2"}  # fmt: skip
+    names = {
+        "claim": "claim",
+        "read": "read",
+        "paper": "paper",
+        "world": "world",
+        "model": "SmolLM2-135M",
+        "over": "over plain DPO's shadow routing",
+        "verdict": "verdict on SmolLM2",
+    }
     lines = [f"| {' | '.join(names.values())} |", f"|{' --- |' * len(names)}"]
     for row in table.to_dict("records"):
         cells = [str(row[name]).replace("|", "\\|") for name in names]

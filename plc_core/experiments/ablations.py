@@ -8,7 +8,7 @@ import pandas as pd
 
 from plc_core.analysis.paper import published
 from plc_core.evaluation.contestants import Contestant
-from plc_core.evaluation.results import control_text, interval
+from plc_core.evaluation.results import bounds, control_text, interval
 from plc_core.experiments.contest import ContestConfig, entries_of
 
 FULL = "PLC-DPO full"
@@ -60,8 +60,8 @@ def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFr
     """One row a variant: what it tests, win rates here and at the nearest KL, and the paper's.
 
     Args:
-        table: of `results_of`.
-        against_full: win rates against the full method, of `Evaluation.cells`.
+        table: of `means_of`.
+        against_full: win rates against the full method, of `Evaluation.means`.
     """
     paper = published("ablations", benchmark="mean of 4").set_index("variant")["win_rate"]
     rows = {}
@@ -77,7 +77,7 @@ def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFr
             row[f"{decoding}, against full"] = interval(full, "win_rate", "low", "high")
         one = own.drop_duplicates("seed")
         row["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
-        row["control (KL)"] = control_text(own)
+        row["control (KL)"] = control_text(own) or "–"
         row["n"] = f"{own['n'].iloc[0]:,}"
         row["paper, mean of 4"] = f"{paper[name]:.1f}"
         rows[name] = row
@@ -86,16 +86,26 @@ def ablation_table(table: pd.DataFrame, against_full: pd.DataFrame) -> pd.DataFr
     return frame
 
 
+def paper_ablations(cells: pd.DataFrame) -> pd.DataFrame:
+    """The published table under the names here: dataset, model, benchmark, method, win_rate."""
+    first = {name: cells[name].iloc[0] for name in ("dataset", "model")}
+    return (
+        published("ablations")
+        .rename(columns={"variant": "method"})
+        .assign(**first)[["dataset", "model", "benchmark", "method", "win_rate"]]
+    )
+
+
 def ablation_sentence(against_full: pd.DataFrame) -> str:
     """Which parts matter here beyond noise, and which mattered most in the paper."""
     paper = published("ablations", benchmark="mean of 4").set_index("variant")["win_rate"]
     parts = []
     rows = against_full[against_full["method"].isin(VARIANTS)]
     for decoding, part in rows.groupby("decoding", sort=False):
-        own = part.groupby("method", sort=False)[["win_rate", "low", "high"]].mean()
-        said = {name: f"{name} ({line['win_rate']:.1f} %)" for name, line in own.iterrows()}
-        worse = [said[name] for name, line in own.iterrows() if line["high"] < 50]
-        better = [said[name] for name, line in own.iterrows() if line["low"] > 50]
+        own = {str(name): bounds(rows) for name, rows in part.groupby("method", sort=False)}
+        said = {name: f"{name} ({found.mean:.1f} %)" for name, found in own.items()}
+        worse = [said[name] for name, found in own.items() if found.high < 50]
+        better = [said[name] for name, found in own.items() if found.low > 50]
         parts.append(
             f"in {decoding} decoding {', '.join(worse) or 'none'} "
             f"{'lose' if len(worse) > 1 else 'loses'} to it and {', '.join(better) or 'none'} "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from pydantic import Field, model_validator
 
 from plc_core.engine.config import Objective
 from plc_core.evaluation.contestants import Contestant, contestants
-from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.judged import MEAN, Evaluation
 from plc_core.evaluation.judges.named import check_judges
-from plc_core.evaluation.results import results
+from plc_core.evaluation.results import interval, results
 from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import WinTable, win_table
 from plc_core.experiments.study import (
@@ -49,6 +49,7 @@ class ContestConfig(StudyConfig, EvaluationConfig):
     control_betas: list[Positive] = Field(
         [0.14, 0.1, 0.08]
     )  # of plain DPO, one of like KL among them
+    several_judges: ClassVar[bool] = False
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """Parameters of 01_train of what is compared with plain DPO, by name."""
@@ -64,6 +65,13 @@ class ContestConfig(StudyConfig, EvaluationConfig):
 
     @model_validator(mode="after")
     def _judgeable(self) -> ContestConfig:
+        if len(self.judges) > 1 and not self.several_judges:
+            raise ValueError(
+                f"judges has {', '.join(self.judges)}; the tables here are by one judge, and those "
+                "of 14_judges by several: give one"
+            )
+        if len(controls(self)) < len(self.control_betas):
+            raise ValueError(f"control_betas has two that tables call alike: {self.control_betas}")
         try:
             for asked in (self.judges, self.pairwise_judges):
                 check_judges(asked)
@@ -125,25 +133,54 @@ def named_runs(entries: Sequence[Contestant]) -> dict[str, list[Run]]:
 
 
 def results_of(evaluation: Evaluation, config: ContestConfig) -> pd.DataFrame:
-    """Every number of an evaluation, with the controls of the study."""
+    """Every cell of an evaluation (data, model, benchmark), with the controls of the study."""
     return results(evaluation, list(controls(config)))
 
 
+def means_of(evaluation: Evaluation, config: ContestConfig) -> pd.DataFrame:
+    """The same as means over benchmarks, each weighing alike: one row a method and decoding."""
+    return results(evaluation, list(controls(config)), MEAN)
+
+
 def cell_table(table: pd.DataFrame, decoding: str, paper: pd.DataFrame | None = None) -> WinTable:
-    """The paper's kind of table for one decoding: a column a cell, best and second best marked.
+    """The paper's kind of table for one decoding: a column a benchmark, a row a method, and a group
+    of rows a data set and model; best and second best of each group marked.
 
     Args:
-        table: of `results_of`, one data set, model and seed.
+        table: of `results_of`.
         decoding: greedy or sampled.
-        paper: published win rates (method, benchmark, win_rate), to stand beside the benchmarks
-            that are the paper's; those of other benchmarks are left out.
+        paper: published win rates (dataset, model, method, benchmark as the paper names it,
+            win_rate), to stand beside the benchmarks that are the paper's.
     """
     rows = table[(table["decoding"] == decoding) & table["win_rate"].notna()]
+    keys = [key for key in ("dataset", "model") if len(set(rows[key])) > 1]
     known = None
     if paper is not None:
         named = paper.assign(benchmark=paper["benchmark"].map(BENCHMARK_NAMES))
-        known = named[named["benchmark"].isin(rows["benchmark"])]
-    return win_table(rows, published=known if known is not None and len(known) else None)
+        known = named.merge(rows[["dataset", "model", "benchmark"]].drop_duplicates())
+    return win_table(
+        rows, [*keys, "method"], published=known if known is not None and len(known) else None
+    )
+
+
+def category_table(table: pd.DataFrame, decoding: str) -> pd.DataFrame:
+    """Win rates by category, the second view: a row a category of a benchmark, a column a method.
+
+    Args:
+        table: of `results_of`, by `Evaluation.by_category`.
+        decoding: greedy or sampled.
+    """
+    rows = table[(table["decoding"] == decoding) & table["win_rate"].notna()]
+    keys = [key for key in ("dataset", "model") if len(set(rows[key])) > 1]
+    keys += ["benchmark", "n"]
+    texts = {
+        (*key[:-1], str(key[-1])): interval(own, "win_rate", "low", "high")
+        for key, own in rows.groupby([*keys, "method"], sort=False)
+    }
+    names = [*keys, "method"]
+    long = pd.DataFrame(list(texts), columns=names).assign(text=list(texts.values()))
+    wide = long.pivot_table("text", keys, "method", aggfunc="first", sort=False)
+    return wide.fillna("–").rename_axis(index={"benchmark": "benchmark: category"}, columns=None)
 
 
 def keep_table(report: Run, name: str, table: WinTable) -> None:

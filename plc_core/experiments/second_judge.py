@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 from pydantic import Field, model_validator
 
 from plc_core.analysis.statistics import MeanInterval, spearman
 from plc_core.engine.config import Objective
-from plc_core.evaluation.agreement import Agreement, agreement, verdicts
+from plc_core.evaluation.agreement import Agreement, agreement
 from plc_core.evaluation.contestants import Contestant
 from plc_core.evaluation.judged import SFT, Evaluation
 from plc_core.evaluation.local_judge import local_judge
-from plc_core.evaluation.results import control_text, interval
+from plc_core.evaluation.results import bounds, control_text, interval
+from plc_core.evaluation.win_rate import verdicts
 from plc_core.experiments.contest import DPO, PLC, MethodsConfig, entries_of
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import Run
@@ -24,10 +26,15 @@ TRAINED = "trained"
 """The judge that the notebook trains itself, among the names of judges."""
 
 
+POOLED = "all, pooled"
+"""The row of the prompts of all benchmarks, each weighing alike."""
+
+
 class JudgesConfig(MethodsConfig):
     """The parameters of `notebooks/14_judges.ipynb`."""
 
-    methods: list[Objective] = Field(["rdpo-robust", "gamma-po", "ropo", "plc"], min_length=1)
+    several_judges: ClassVar[bool] = True
+    methods: list[Objective] = Field(["rdpo-length", "gamma-po", "ropo", "plc"], min_length=1)
     judges: list[str] = Field(["gold", TRAINED], min_length=1)
     judge: dict[str, Any] = Field(default_factory=lambda: {"seed": 100})  # of RewardModelConfig
 
@@ -80,10 +87,14 @@ def judge_accuracy(run: Run) -> str:
 
 
 def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
-    """The paper's table: single scores and win rates by each judge, and the published numbers.
+    """Single scores and win rates by each judge, means over benchmarks.
 
     One row a method; for each decoding and judge the mean score, the win rate against DPO and
     against the DPO of like KL; then the KL.
+
+    Args:
+        evaluation: judged answers.
+        table: of `means_of`.
     """
     rows: dict[str, dict[tuple[str, str], str]] = {}
     for method in evaluation.methods:
@@ -96,7 +107,7 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
             row[head, "WR at the nearest KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         row["KL, nats", ""] = interval(one, "kl", "kl_low", "kl_high", 2)
-        row["control (KL)", ""] = control_text(own)
+        row["control (KL)", ""] = control_text(own) or "–"
         row["n", ""] = f"{own['n'].iloc[0]:,}"
         rows[method] = row
     frame = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
@@ -108,27 +119,32 @@ def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agr
     """How far the first two judges agree on who wins against DPO, and on single answers.
 
     Returns:
-        A table, a row a method and decoding: raw agreement, kappa, agreement where neither calls a
-        tie, Spearman's correlation of the scores, n; and the agreements themselves.
+        A table, a row a method, decoding and benchmark, and of several benchmarks (or seeds) a row
+        of their prompts pooled, which says so: raw agreement, kappa, agreement where neither calls
+        a tie, Spearman's correlation of the scores, n; and the agreements themselves.
     """
     judged = evaluation.judged
     first, second = list(dict.fromkeys(judged["judge"]))[:2]
     rows, found = {}, {}
-    for decoding, part in judged.groupby("decoding", sort=False):
-        for method in [m for m in evaluation.methods if m != SFT and not m.startswith(DPO)]:
+    for decoding, of_decoding in judged.groupby("decoding", sort=False):
+        parts = {str(name): own for name, own in of_decoding.groupby("benchmark", sort=False)}
+        if len(parts) > 1:
+            parts[POOLED] = of_decoding
+        for method, (benchmark, part) in itertools.product(
+            [m for m in evaluation.methods if m != SFT and not m.startswith(DPO)], parts.items()
+        ):
             sides = []
             for judge in (first, second):
                 scores = part[part["judge"] == judge]
-                named = scores["seed"].astype(str) + scores["benchmark"] + scores["prompt_id"]
-                rewards = scores.set_index(named)
+                rewards = scores.set_index(["seed", "benchmark", "prompt_id"])
                 own, base = (rewards[rewards["method"] == m]["reward"] for m in (method, DPO))
                 sides.append((verdicts(own, base), own))
             both = agreement(sides[0][0], sides[1][0])
-            key = f"{method}, {decoding}"
+            key = f"{method}, {decoding}, {benchmark}"
             found[key] = both
             correlation = spearman(sides[0][1], sides[1][1].loc[sides[0][1].index])
             rho = (correlation.rho, correlation.low, correlation.high)
-            rows[(method, str(decoding))] = {
+            rows[(method, str(decoding), benchmark)] = {
                 "same verdict": _share(both.raw),
                 "Cohen's kappa": _bounds(*both.kappa[:3]),
                 "same winner, no ties": f"{_share(both.decided)} (n={both.decided.n:,})",
@@ -136,25 +152,29 @@ def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agr
                 "n": f"{both.raw.n:,}",
             }
     frame = pd.DataFrame(list(rows.values()))
-    index = pd.MultiIndex.from_tuples(list(rows), names=["method", "decoding"])
+    index = pd.MultiIndex.from_tuples(list(rows), names=["method", "decoding", "benchmark"])
     return frame.set_axis(index), found
 
 
 def judges_sentence(table: pd.DataFrame) -> str:
-    """Whether the two judges put PLC-DPO, or the last method, on the same side of 50 %."""
+    """Whether the two judges put PLC-DPO, or the last method, on the same side of 50 %.
+
+    Args:
+        table: of `means_of`.
+    """
     method = PLC if PLC in set(table["method"]) else str(table["method"].iloc[-1])
     parts = []
     for decoding, part in table[table["method"] == method].groupby("decoding", sort=False):
-        sides = part.groupby("judge", sort=False)[["win_rate", "low", "high"]].mean()
+        sides = {str(judge): bounds(own) for judge, own in part.groupby("judge", sort=False)}
         said = " and ".join(
-            f"{line['win_rate']:.1f} % [{line['low']:.1f}, {line['high']:.1f}] by {judge}"
-            for judge, line in sides.iterrows()
+            f"{found.mean:.1f} % [{found.low:.1f}, {found.high:.1f}] by {judge}"
+            for judge, found in sides.items()
         )
-        open_ones = sides[(sides["low"] <= 50) & (sides["high"] >= 50)].index
-        same = len(set(sides["win_rate"] > 50)) == 1
+        open_ones = [judge for judge, found in sides.items() if found.low <= 50 <= found.high]
+        same = len({found.mean > 50 for found in sides.values()}) == 1
         side = f"{'the same side' if same else 'opposite sides'} of 50 %"
-        if len(open_ones):
-            side = f"no side of 50 % is shown by {' or '.join(map(str, open_ones))}"
+        if open_ones:
+            side = f"no side of 50 % is shown by {' or '.join(open_ones)}"
         parts.append(f"{said} in {decoding} decoding ({side})")
     return f"Against DPO on the same data {method} wins {'; '.join(parts)}."
 
@@ -166,4 +186,6 @@ def _share(value: MeanInterval) -> str:
 
 
 def _bounds(value: float, low: float, high: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    if math.isnan(value):
+        return "n/a"
+    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"

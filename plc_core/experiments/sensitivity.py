@@ -9,11 +9,12 @@ from pydantic import Field
 
 from plc_core.analysis.paper import claim, published
 from plc_core.evaluation.contestants import Contestant
-from plc_core.evaluation.results import control_text, interval
-from plc_core.experiments.contest import PLC, ContestConfig, entries_of
+from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.results import bounds, control_text, interval
+from plc_core.experiments.contest import PLC, ContestConfig, entries_of, results_of
 from plc_core.experiments.study import paper_name
 
-BESIDE = ("rdpo-robust", "dr-dpo")
+BESIDE = ("rdpo-length", "dr-dpo")
 """The baselines that the paper's radar of recipes has beside DPO."""
 RECIPES = ("conservative", "balanced", "aggressive")
 Hyperparameter = Literal["tau_dir", "tau_tie", "kappa", "gamma_max", "rho_warm", "alpha"]
@@ -68,7 +69,12 @@ def sensitivity_entries(config: SensitivityConfig) -> list[Contestant]:
 
 
 def sweep_rows(table: pd.DataFrame, config: SensitivityConfig) -> pd.DataFrame:
-    """Results by hyperparameter and value, the default among each hyperparameter's values."""
+    """Results by hyperparameter and value, the default among each hyperparameter's values.
+
+    Args:
+        table: of `means_of`.
+        config: of the study.
+    """
     places = [(name, value, label(name, value), False) for name, value in grid(config)]
     names = list(dict.fromkeys(name for name, _ in grid(config)))
     places += [(name, default(name), PLC, True) for name in names]
@@ -100,7 +106,7 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
             line[f"{decoding}, at the nearest KL"] = interval(part, "over", "over_low", "over_high")
         one = own.drop_duplicates("seed")
         line["KL, nats"] = interval(one, "kl", "kl_low", "kl_high", 2)
-        line["control (KL)"] = control_text(own)
+        line["control (KL)"] = control_text(own) or "–"
         line["n"] = f"{own['n'].iloc[0]:,}"
         rate = paper.get((str(name), float(str(value))))
         line["paper, mean of 3"] = "–" if rate is None else f"{rate:.1f}"
@@ -109,11 +115,19 @@ def sweep_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def recipe_rows(cells: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the three recipes and of `BESIDE`, of results by family of prompts."""
+    """The rows of the three recipes and of `BESIDE`, of any table of results."""
     names = {f"{PLC} {recipe}": recipe for recipe in RECIPES[:2]} | {PLC: RECIPES[2]}
     names |= {paper_name(name): paper_name(name) for name in BESIDE}
     rows = cells[cells["method"].isin(names)]
     return rows.assign(method=rows["method"].map(names), panel="")
+
+
+def recipe_axes(evaluation: Evaluation, config: SensitivityConfig) -> pd.DataFrame:
+    """`recipe_rows` for the radar: a row a benchmark, or a category where fewer than three
+    benchmarks make no radar.
+    """
+    few = len(config.benchmarks) < 3
+    return recipe_rows(results_of(evaluation.by_category() if few else evaluation, config))
 
 
 def ranges(rows: pd.DataFrame) -> pd.DataFrame:
@@ -136,11 +150,11 @@ def sensitivity_sentence(rows: pd.DataFrame) -> str:
     """Which hyperparameter moves the win rate most, and how many points win at all."""
     parts = []
     for decoding, part in rows.groupby("decoding", sort=False):
-        means = part.groupby(["hyperparameter", "value"], sort=False)[["win_rate", "low"]].mean()
-        spread = means.groupby(level=0, sort=False)["win_rate"].agg(lambda x: x.max() - x.min())
-        points = part[~part["default"]]
-        above = int((points.groupby(["hyperparameter", "value"])["low"].mean() > 50).sum())
-        count = len(points[["hyperparameter", "value"]].drop_duplicates())
+        means = part.groupby(["hyperparameter", "value"], sort=False)["win_rate"].mean()
+        spread = means.groupby(level=0, sort=False).agg(lambda rates: rates.max() - rates.min())
+        points = part[~part["default"]].groupby(["hyperparameter", "value"], sort=False)
+        above = sum(bounds(own).low > 50 for _, own in points)
+        count = points.ngroups
         parts.append(
             f"in {decoding} decoding {spread.idxmax()} moves the win rate most (by "
             f"{spread.max():.1f} points) and {above} of {count} points lie above 50 % beyond the "

@@ -46,37 +46,53 @@ def dynamics_table(runs: dict[str, Run], config: DynamicsConfig) -> pd.DataFrame
     return evaluate_checkpoints(runs, config)
 
 
+def over_benchmarks(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the mean over benchmarks, or of the only benchmark."""
+    return table[table["benchmark"] == table["benchmark"].iloc[0]]
+
+
 def at_share(table: pd.DataFrame, share: float = PAPER_SHARE) -> pd.DataFrame:
-    """Each method at the checkpoint nearest to a share of training, at its best, and at its end."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for (method, decoding), own in table.groupby(["method", "decoding"], sort=False):
+    """Each method at the checkpoint nearest to a share of training, at its best, and at its end; a
+    row a benchmark, method and decoding.
+    """
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for (benchmark, method, decoding), own in table.groupby(
+        ["benchmark", "method", "decoding"], sort=False
+    ):
         later = own[own["step"] > 0]
         near = later.iloc[int((later["share"] - share).abs().argmin())]
         best = later.iloc[int(later["reward"].argmax())]
         last = later.iloc[int(later["step"].argmax())]
         start = own[own["step"] == 0].iloc[0]
-        rows[(str(method), str(decoding))] = {
+        rows[(str(benchmark), str(method), str(decoding))] = {
             f"win % against SFT near {share:.0%}": _win(near),
             "at the end": _win(last),
             "reward of SFT": _reward(start),
             f"reward near {share:.0%}": _reward(near),
             "best reward": f"{_reward(best)} at {best['share']:.0%}",
-            f"KL near {share:.0%}, nats": f"{near['kl']:.2f}",
+            f"KL near {share:.0%}, nats": "–" if pd.isna(near["kl"]) else f"{near['kl']:.2f}",
             "n": f"{near['n']:,}",
         }
     frame = pd.DataFrame(list(rows.values()))
-    return frame.set_axis(pd.MultiIndex.from_tuples(list(rows), names=["method", "decoding"]))
+    names = ["benchmark", "method", "decoding"]
+    return frame.set_axis(pd.MultiIndex.from_tuples(list(rows), names=names))
 
 
 def at_like_kl(table: pd.DataFrame) -> pd.DataFrame:
     """Each checkpoint's win rate beside what DPO's own path has at the same KL, read off between
-    its checkpoints: method, decoding, share, kl, win_rate, dpo (NaN beyond DPO's reach).
+    its checkpoints: method, decoding, share, kl, win_rate, dpo (NaN beyond DPO's reach). Of
+    checkpoints whose KL is not known there are no rows.
+
+    Args:
+        table: of `over_benchmarks`.
     """
     rows = []
-    for decoding, part in table.groupby("decoding", sort=False):
+    for decoding, part in table[table["kl"].notna()].groupby("decoding", sort=False):
         path = part[part["method"] == DPO].sort_values("kl")
         for line in part[(part["method"] != DPO) & (part["step"] > 0)].to_dict("records"):
-            value = np.interp(line["kl"], path["kl"], path["win_rate"], right=np.nan)
+            value = math.nan
+            if len(path):
+                value = np.interp(line["kl"], path["kl"], path["win_rate"], right=math.nan)
             rows.append(
                 {"method": line["method"], "decoding": decoding, "share": line["share"]}
                 | {"kl": line["kl"], "win_rate": line["win_rate"], "dpo": float(value)}
@@ -90,8 +106,10 @@ def like_kl_shown(like: pd.DataFrame) -> pd.DataFrame:
         f"{own:.1f} : {'–' if math.isnan(dpo) else f'{dpo:.1f}'} at {kl:.2f}"
         for own, dpo, kl in zip(like["win_rate"], like["dpo"], like["kl"], strict=True)
     ]
-    shares = like["share"].map("{:.0%}".format)
-    rows = like.assign(text=texts, share=shares)
+    # As many digits as tell the checkpoints apart.
+    known = set(like["share"])
+    digits = next(d for d in range(9) if len({f"{s:.{d}%}" for s in known}) == len(known))
+    rows = like.assign(text=texts, share=like["share"].map(f"{{:.{digits}%}}".format))
     return rows.pivot_table(
         "text", ["method", "decoding"], "share", aggfunc="first", sort=False
     ).fillna("–")

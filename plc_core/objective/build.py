@@ -50,8 +50,8 @@ def build_objective(name: str, *, beta: float, **options: Any) -> Objective:
     """The objective `name`, with its options checked.
 
     Args:
-        name: a key of `OBJECTIVES`. The paper's table says "rDPO" for one of two objectives; both
-            are here under their own names.
+        name: a key of `OBJECTIVES`. The paper's "rDPO" is "rdpo-length", which it cites; Chowdhury
+            et al.'s loss of that name is "rdpo-robust".
         beta: scale of the margin, positive; the paper's is 0.01 (SimPO's own is near 2).
         options: those of the objective's class: epsilon, alpha, tau, and so on. For "plc" they are
             `correct` and the options of `Router`: recipe, prior, states, schedule,

@@ -1,43 +1,38 @@
-"""A person's decisions on the pairs of a run, and the dataset that is left after them.
+"""A person's decisions on the pairs of a run: a log, so that each is on disk at once and undone.
 
-    decisions/decisions.jsonl          one line a pair: pair_id, decision, note, decided
-    decisions/cleaned.parquet, .jsonl  the run's pairs after the decisions, for `load_pairs`
-    decisions/cleaned.json             what was kept, reversed, tied, left out and restored
+    decisions/decisions.jsonl  one line a decision: pair_id, decision, note, decided; the last line
+                               of a pair counts, and lines of one decision on many pairs have the
+                               same `bulk`
 
-They lie below the run folder; nothing else of a run is written. No torch here.
+It lies below the run folder; `plc_core.runs.cleaned` writes the dataset that they leave beside it,
+and nothing else of a run is written. No torch here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+import os
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
-from plc_core.files import RunError, replacing, write_json
+from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.status import now
 
 DECISIONS = ("keep", "flip", "tie", "drop")
 """What may be decided on a pair; a note may stand without one."""
 
-OF_UNDECIDED = ("restored", "injected_ties")
-"""What is counted of the undecided pairs in an exported file."""
-
-Format = Literal["parquet", "jsonl"]
-
-_FIELDS = ("prompt", "chosen", "rejected", "score_chosen", "score_rejected", "votes")
-_NAMED = ("source", "split", "injected_tie")
-_OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _SECONDS = 10.0
-_BATCH = 1_000
+_KEPT_FILES = 4
+_Stamp = tuple[int, int, int]
+
+# By file, what was read of it last: a page asks for it with every click.
+_read: dict[Path, tuple[_Stamp, dict[str, Decision]]] = {}
 
 
 @dataclass(frozen=True)
@@ -50,201 +45,117 @@ class Decision:
     decided: str = ""
 
 
+@dataclass(frozen=True)
+class Undone:
+    """What `undo` took back: the pairs, and what had been decided on them (None: only noted)."""
+
+    pairs: tuple[str, ...]
+    decision: str | None
+
+
 def read_decisions(run: Run) -> dict[str, Decision]:
-    """The decisions on a run's pairs by pair id; empty while there are none.
+    """The decisions on a run's pairs by pair id; empty while there are none. Not to be changed.
 
     Raises:
         RunError: for a file that cannot be read, or leads elsewhere; it is never overwritten.
     """
-    path = _file(run, "decisions.jsonl")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    path = decisions_file(run, "decisions.jsonl")
+    stamp = _stamp(path)
+    if stamp is None:
         return {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            decision = _parsed(line, path, number)
-            found[decision.pair_id] = decision
-    return found
+    known = _read.get(path)
+    if known is None or known[0] != stamp:
+        found: dict[str, Decision] = {}
+        for number, line in enumerate(_lines(path), start=1):
+            if line.strip():
+                _take(found, _parsed(line, path, number)[0])
+        known = _remember(path, stamp, found)
+    return known[1]
 
 
 def decide(run: Run, pair_id: str, decision: str | None, note: str = "") -> dict[str, Decision]:
     """Keep a decision, or take it back (None without a note); all decisions after it.
 
-    The file is replaced in one piece, one process at a time, and is on disk when this returns.
+    It is added to the file, one process at a time, and is on disk when this returns.
 
     Raises:
         RunError: where the decision is not one of `DECISIONS`, or the file cannot be read or
             written.
     """
-    if decision is not None and decision not in DECISIONS:
-        raise RunError(f"A decision is one of {', '.join(DECISIONS)}; it is {decision!r}.")
-    path = _file(run, "decisions.jsonl")
-    try:
-        path.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path.parent} cannot be made: {error.strerror}.") from None
-    with _alone(path.parent):
+    _check(decision)
+    path = decisions_file(run, "decisions.jsonl")
+    with exclusively(path.parent):
         kept = read_decisions(run)
-        if decision is None and not note:
-            kept.pop(pair_id, None)
-        else:
-            kept[pair_id] = Decision(pair_id, decision, note, now())
-        with replacing(path) as temporary:
-            # ASCII, so that any text of any user can be written.
-            temporary.write_text(
-                "".join(json.dumps(asdict(entry)) + "\n" for entry in kept.values())
-            )
-    return kept
+        return _added(path, kept, [Decision(pair_id, decision, note, now())], None)
 
 
-def export_cleaned(
-    run: Run,
-    form: Format = "parquet",
-    undecided: bool = True,
-    tell: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Path, dict[str, int]]:
-    """Write the pairs as the decisions leave them, for `plc_core.load_pairs`.
+def decide_all(run: Run, pair_ids: Collection[str], decision: str | None) -> dict[str, Decision]:
+    """One decision on many pairs, whose notes stay; `undo` takes it back as one.
 
-    A decision is about the pair as the run observed it, and as it was shown. A pair to keep is as
-    it was observed, injected flips included. A flip changes sides: answers, scores and votes. A tie
-    gets the one vote "tie", by which `load_pairs` knows that it prefers nothing. A dropped pair is
-    left out. An undecided pair has the order that it had in the user's data: where the run had
-    reversed its label (`flipped` in pairs.parquet), it is reversed back and marked `restored`. The
-    pair that an injected tie replaced is not in the run, so an undecided one stays, and is counted.
-
-    Beside the fields of a pair each row names the run, its id there, the decision, the note,
-    whether it was restored and, where the run has such, whether it is an injected tie; readers keep
-    these as metadata.
-
-    Args:
-        undecided: False leaves out what nothing was decided on.
-        tell: is called with the pairs written so far and all.
-
-    Returns:
-        The file, and how many pairs were kept, flipped, tied, dropped and undecided; and how many
-        of the undecided ones in the file were restored, and how many are injected ties.
+    Raises:
+        RunError: as `decide`.
     """
-    kept = read_decisions(run)
-    path = _file(run, f"cleaned.{form}")
-    counts = dict.fromkeys((*DECISIONS, "undecided", *OF_UNDECIDED), 0)
-    source = run.path / "pairs.parquet"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with pq.ParquetFile(source) as file, _alone(path.parent), replacing(path) as temporary:
-            done, total = 0, file.metadata.num_rows
-            with _writer(temporary, form) as write:
-                for batch in file.iter_batches(_BATCH, columns=_present(file.schema_arrow)):
-                    write(
-                        _cleaned(pa.Table.from_batches([batch]), run.name, kept, undecided, counts)
-                    )
-                    done += len(batch)
-                    tell(done, total)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"The cleaned pairs of {run.name!r} cannot be written: {error}") from None
-    write_json(
-        path.with_suffix(".json"),
-        {"run": run.name, "file": path.name, "written": now(), "undecided_kept": undecided}
-        | counts,
-    )
-    return path, counts
+    _check(decision)
+    path = decisions_file(run, "decisions.jsonl")
+    with exclusively(path.parent):
+        kept = read_decisions(run)
+        when = now()
+        new = [
+            Decision(pair_id, decision, kept[pair_id].note if pair_id in kept else "", when)
+            for pair_id in dict.fromkeys(pair_ids)
+        ]
+        return _added(path, kept, new, secrets.token_hex(4))
 
 
-def _cleaned(
-    table: pa.Table,
-    run: str,
-    kept: Mapping[str, Decision],
-    undecided: bool,
-    counts: dict[str, int],
-) -> pa.Table:
-    ids = table["pair_id"].to_pylist()
-    said = [kept.get(pair_id, Decision(pair_id, None)) for pair_id in ids]
-    words = [decision.decision or "undecided" for decision in said]
-    for word in words:
-        counts[word] += 1
-    is_open = pa.array([word == "undecided" for word in words])
-    restored = pc.and_(is_open, _marker(table, "flipped"))
-    if undecided:
-        counts["restored"] += pc.sum(restored).as_py()
-        ties = pc.and_(is_open, _marker(table, "injected_tie"))
-        counts["injected_ties"] += pc.sum(ties).as_py()
-    flips = pc.or_(restored, pa.array([word == "flip" for word in words]))
-    for one in ("chosen", "score_chosen"):
-        other = one.replace("chosen", "rejected")
-        if {one, other} <= set(table.column_names):
-            a, b = table[one], table[other]
-            table = _with(table, one, pc.if_else(flips, b, a))
-            table = _with(table, other, pc.if_else(flips, a, b))
-    given = table["votes"].to_pylist() if "votes" in table.column_names else [None] * len(ids)
-    votes = [
-        ["tie"]
-        if word == "tie"
-        else [_OTHER.get(vote, vote) for vote in own]
-        if flip and own
-        else own
-        for word, own, flip in zip(words, given, flips.to_pylist(), strict=True)
-    ]
-    table = _with(table, "votes", pa.array(votes, pa.list_(pa.string())))
-    table = table.rename_columns([{"pair_id": "run_pair_id"}.get(n, n) for n in table.column_names])
-    table = _with(table, "run", pa.array([run] * len(ids)))
-    table = _with(table, "decision", pa.array(words))
-    table = _with(table, "note", pa.array([decision.note for decision in said], pa.string()))
-    table = _with(table, "restored", restored)
-    if "flipped" in table.column_names:
-        table = table.drop_columns("flipped")
-    stays = [word != "drop" and (undecided or word != "undecided") for word in words]
-    return table.filter(pa.array(stays))
+def undo(run: Run) -> Undone | None:
+    """Take back what was decided last, on one pair or on many at once; None where nothing is left.
+
+    Its lines leave the file, so it can be called until the first decision is undone.
+
+    Raises:
+        RunError: where the file cannot be read or written.
+    """
+    path = decisions_file(run, "decisions.jsonl")
+    with exclusively(path.parent):
+        if _stamp(path) is None:
+            return None
+        read_decisions(run)  # a broken file is left alone
+        try:
+            lines = path.read_bytes().splitlines(keepends=True)
+            last: list[Decision] = []
+            bulk: str | None = None
+            while lines:
+                if lines[-1].strip():
+                    entry, of_bulk = _parsed(lines[-1].decode(), path, len(lines))
+                    if last and (bulk is None or of_bulk != bulk):
+                        break
+                    last.append(entry)
+                    bulk = of_bulk
+                lines.pop()
+            if not last:
+                return None
+            os.truncate(path, sum(map(len, lines)))
+        except OSError as error:
+            raise _unwritten(path, error) from None
+        return Undone(tuple(entry.pair_id for entry in reversed(last)), last[0].decision)
 
 
-def _marker(table: pa.Table, name: str) -> pa.Array:
-    """A marker of corruption, one bool a row; false where the run does not know it."""
-    if name not in table.column_names:
-        return pa.array([False] * len(table))
-    return table[name].combine_chunks().fill_null(False)
-
-
-def _with(table: pa.Table, name: str, values: Any) -> pa.Table:
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, values)
-    return table.append_column(name, values)
-
-
-def _present(schema: pa.Schema) -> list[str]:
-    missing = {"pair_id", "prompt", "chosen", "rejected"} - set(schema.names)
-    if missing:
-        raise RunError(f"pairs.parquet lacks the column(s) {', '.join(sorted(missing))}.")
-    return [name for name in ("pair_id", *_FIELDS, *_NAMED, "flipped") if name in schema.names]
+def decisions_file(run: Run, name: str) -> Path:
+    """The path of a file in the folder of decisions; RunError for one that leads elsewhere."""
+    folder = run.path / "decisions"
+    path = folder / name
+    if folder.is_symlink() or path.is_symlink() or (folder / ".lock").is_symlink():
+        raise RunError(f"{path} leads outside the run {run.name!r}; it was left alone.")
+    return path
 
 
 @contextlib.contextmanager
-def _writer(path: Path, form: Format) -> Iterator[Callable[[pa.Table], None]]:
-    if form == "jsonl":
-        with path.open("w", encoding="ascii") as lines:
-
-            def write_lines(table: pa.Table) -> None:
-                lines.writelines(json.dumps(row) + "\n" for row in table.to_pylist())
-
-            yield write_lines
-        return
-    writer: pq.ParquetWriter | None = None
+def exclusively(folder: Path) -> Iterator[None]:
+    """Hold the folder of decisions, which is made where it is missing, against other processes."""
     try:
-
-        def write_table(table: pa.Table) -> None:
-            nonlocal writer
-            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-            writer.write_table(table)
-
-        yield write_table
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made: {error.strerror}.") from None
     lock = FileLock(folder / ".lock", timeout=_SECONDS)
     try:
         lock.acquire()
@@ -256,22 +167,102 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _file(run: Run, name: str) -> Path:
-    folder = run.path / "decisions"
-    path = folder / name
-    if folder.is_symlink() or path.is_symlink() or (folder / ".lock").is_symlink():
-        raise RunError(f"{path} leads outside the run {run.name!r}; it was left alone.")
-    return path
+def _added(
+    path: Path, kept: dict[str, Decision], new: Iterable[Decision], bulk: str | None
+) -> dict[str, Decision]:
+    """The decisions after `new`, which are added to the file where they change anything."""
+    nothing = Decision("", None)
+    changes = [
+        entry
+        for entry in new
+        if replace(entry, decided="")
+        != replace(kept.get(entry.pair_id, nothing), pair_id=entry.pair_id, decided="")
+    ]
+    if not changes:
+        return kept
+    more = {} if bulk is None else {"bulk": bulk}
+    # ASCII, so that any text of any user can be written.
+    text = "".join(json.dumps(asdict(entry) | more) + "\n" for entry in changes).encode("ascii")
+    try:
+        with path.open("ab+") as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                if before:
+                    file.seek(-1, os.SEEK_END)
+                    text = text if file.read(1) == b"\n" else b"\n" + text
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                os.truncate(path, before)  # no half of a line stays
+                raise
+    except OSError as error:
+        raise _unwritten(path, error) from None
+    after = dict(kept)
+    for entry in changes:
+        _take(after, entry)
+    stamp = _stamp(path)
+    return after if stamp is None else _remember(path, stamp, after)[1]
 
 
-def _parsed(line: str, path: Path, number: int) -> Decision:
+def _take(found: dict[str, Decision], entry: Decision) -> None:
+    if entry.decision is None and not entry.note:
+        found.pop(entry.pair_id, None)
+    else:
+        found[entry.pair_id] = entry
+
+
+def _remember(
+    path: Path, stamp: _Stamp, found: dict[str, Decision]
+) -> tuple[_Stamp, dict[str, Decision]]:
+    _read.pop(path, None)
+    _read[path] = stamp, found
+    while len(_read) > _KEPT_FILES:
+        with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread's
+            _read.pop(next(iter(_read)))
+    return stamp, found
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    """What changes with the file's content; None without a file."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+
+
+def _check(decision: str | None) -> None:
+    if decision is not None and decision not in DECISIONS:
+        raise RunError(f"A decision is one of {', '.join(DECISIONS)}; it is {decision!r}.")
+
+
+def _unwritten(path: Path, error: OSError) -> RunError:
+    return RunError(f"{path} cannot be written: {error.strerror or error}.")
+
+
+def _parsed(line: str, path: Path, number: int) -> tuple[Decision, str | None]:
+    """A line's decision, and the name of the bulk that it was made with."""
     try:
         entry = json.loads(line)
         decision = entry["decision"]
         if decision is not None and decision not in DECISIONS:
             raise ValueError(f"the decision {decision!r} is not known")
         note, decided = str(entry.get("note") or ""), str(entry.get("decided") or "")
-        return Decision(str(entry["pair_id"]), decision, note, decided)
+        bulk = entry.get("bulk")
+        return (
+            Decision(str(entry["pair_id"]), decision, note, decided),
+            None if bulk is None else str(bulk),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
             f"{path}, line {number}, is no decision ({error}). Mend or remove the line: nothing is "

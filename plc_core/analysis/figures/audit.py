@@ -81,7 +81,7 @@ def flip_reliability(calibration: Calibration) -> go.Figure:
     """
     rows = calibration.table[calibration.table["n"] > 0]
     if rows.empty:
-        return empty("No pair with a known group has been visited yet.", 300)
+        return empty("Not drawn: no visited pair's label is known to be reversed or not.", 120)
     figure = go.Figure()
     figure.add_scatter(
         x=[0, 1],

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish, whiskers
+from plc_core.analysis.noise import NOISE_COLUMNS, known_rates
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Loss and margin": ("loss", "margin_mean", "margin_std", "accuracy"),
@@ -52,7 +53,11 @@ def run_curves(
 
     Runs are told apart by colour, and beyond nine of them by dash too.
     """
-    drawn = {name: table for name, table in metrics.items() if "step" in table and len(table)}
+    drawn = {
+        name: _with_known_rates(table)
+        for name, table in metrics.items()
+        if "step" in table and len(table)
+    }
     if not drawn:
         return empty("No optimizer step has been logged yet.", 360)
     wanted = [name for name in names if any(_has(table, name) for table in drawn.values())]
@@ -112,7 +117,7 @@ def final_values(
     for run, table in metrics.items():
         if "step" not in table or table.empty:
             continue
-        last = table.sort_values("step").iloc[-1]
+        last = _with_known_rates(table).sort_values("step").iloc[-1]
         rows.append({"run": run, "step": int(last["step"])} | {n: last.get(n) for n in names})
     frame = pd.DataFrame(rows, columns=["run", "step", *names]).dropna(axis="columns", how="all")
     if baseline in set(frame.get("run", ())) and len(frame) > 1:
@@ -149,6 +154,13 @@ def win_rates(cells: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(autorange="reversed", type="category")
     rows = cells["method"].nunique()
     return finish(figure, 150 + 46 * rows, scattermode="group", margin_t=44)
+
+
+def _with_known_rates(table: pd.DataFrame) -> pd.DataFrame:
+    """The metrics without noise rates that are the prior rather than an estimate."""
+    if any(name not in table for name in NOISE_COLUMNS):
+        return table
+    return table.assign(noise_rate=table["noise_rate"].where(known_rates(table)))
 
 
 def _has(table: pd.DataFrame, name: str) -> bool:

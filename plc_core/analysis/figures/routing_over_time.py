@@ -17,17 +17,22 @@ DENSITY = [[0.0, "rgba(123,97,196,0)"], [0.15, "rgba(123,97,196,0.35)"], [1.0, "
 _VISITS_A_CELL = 12
 
 
-def over_training(cells: Mapping[str, tuple[np.ndarray, float, float, int]]) -> go.Figure:
+def over_training(
+    cells: Mapping[str, tuple[np.ndarray, float, float, int]], shadow: bool = False
+) -> go.Figure:
     """How z, margin, confidence and weight are spread at each stage of training.
 
     `cells` maps a measure to its counts [steps, values], the bounds of the values and the steps
     in a row of cells. Darker is a larger share of the visits of these steps; the line is their
-    median, dotted the 5th and 95th percentile, to the width of a cell.
+    median, dotted the 5th and 95th percentile, to the width of a cell. Of `shadow` routing the
+    weight's title says that it was not applied.
     """
     drawn = {name: cell for name, cell in cells.items() if cell[0].sum()}
     if not drawn:
         return empty("No pair has been visited yet.", 460)
     titles = {"margin": "margin m", "z": "z", "confidence": "confidence C", "weight": "weight w"}
+    if shadow:
+        titles["weight"] += ", not applied"
     figure = make_subplots(
         rows=2,
         cols=2,
@@ -77,12 +82,13 @@ def over_training(cells: Mapping[str, tuple[np.ndarray, float, float, int]]) -> 
     return finish(figure, 430, margin_t=60).update_layout(legend_y=1.1)
 
 
-def cumulative_mass(steps: pd.DataFrame) -> go.Figure:
+def cumulative_mass(steps: pd.DataFrame, shadow: bool = False) -> go.Figure:
     """Routing weight added up over visits by state, and the correction that was taken.
 
     `steps` has step, visits and the sums q_clean, q_flip, q_tie, weight, weight_flip, weight_tie
     of each step, as `inspection.Tally.step_columns`. Left the share of each state in all q so far;
-    right the part of the loss, in pairs, that was taken reversed (w q_flip) and as ties (w q_tie).
+    right the part of the loss, in pairs, that was taken reversed (w q_flip) and as ties (w q_tie),
+    or would have been where the routing is a `shadow`: then everything is hatched or dotted.
     """
     if steps.empty:
         return empty("No pair has been visited yet.", 330)
@@ -92,7 +98,10 @@ def cumulative_mass(steps: pd.DataFrame) -> go.Figure:
     figure = make_subplots(
         rows=1,
         cols=2,
-        subplot_titles=["share of all q so far", "correction so far, in pairs"],
+        subplot_titles=[
+            "share of all q so far",
+            "would-be correction, in pairs" if shadow else "correction so far, in pairs",
+        ],
         horizontal_spacing=0.09,
     )
     whole = added[[f"q_{s}" for s in STATES]].sum(axis=1)
@@ -102,6 +111,7 @@ def cumulative_mass(steps: pd.DataFrame) -> go.Figure:
             y=added[f"q_{state}"] / whole,
             name=f"q_{state}",
             stackgroup="q",
+            fillpattern={"shape": "/", "size": 7} if shadow else None,
             mode="lines",
             line={"color": STATE_COLOURS[state], "width": 1},
             hovertemplate=f"to step %{{x}}: q_{state} %{{y:.1%}}<extra></extra>",
@@ -114,7 +124,7 @@ def cumulative_mass(steps: pd.DataFrame) -> go.Figure:
             y=added[f"weight_{state}"],
             name=f"w · q_{state}",
             mode="lines",
-            line={"color": STATE_COLOURS[state], "width": 2.2, "dash": "dash"},
+            line={"color": STATE_COLOURS[state], "width": 2.2, "dash": "dot" if shadow else "dash"},
             hovertemplate=f"to step %{{x}}: %{{y:,.1f}} pairs by w q_{state}<extra></extra>",
             row=1,
             col=2,
@@ -126,11 +136,12 @@ def cumulative_mass(steps: pd.DataFrame) -> go.Figure:
     return finish(figure, 330, margin_t=60).update_layout(legend_y=1.1)
 
 
-def correction_by_phase(phases: pd.DataFrame) -> go.Figure:
+def correction_by_phase(phases: pd.DataFrame, shadow: bool = False) -> go.Figure:
     """Mean correction weight in each fifth of training, and its share of all correction.
 
     `phases` is the table of `phases_of`. Appendix "Self-confirmation": the paper reports 1.9 % of
     the correction weight in the first fifth, and means of 0.026 there against 0.286 over the run.
+    Of `shadow` routing the bars are hatched: they say what PLC-DPO would have done.
     """
     if phases.empty or not phases["visits"].sum():
         return empty("No pair has been visited yet.", 330)
@@ -138,7 +149,11 @@ def correction_by_phase(phases: pd.DataFrame) -> go.Figure:
     figure.add_bar(
         x=phases["phase"],
         y=phases["mean_weight"],
-        marker={"color": "rgba(123,97,196,0.5)", "line": {"color": RUN_COLOURS[0], "width": 1}},
+        marker={
+            "color": "rgba(123,97,196,0.5)",
+            "line": {"color": RUN_COLOURS[0], "width": 1},
+            "pattern": {"shape": "/" if shadow else ""},
+        },
         text=[f"{100 * s:.1f} %" if pd.notna(s) else "" for s in phases["share"]],
         textposition="outside",
         cliponaxis=False,
@@ -146,7 +161,9 @@ def correction_by_phase(phases: pd.DataFrame) -> go.Figure:
         hovertemplate="%{x}: mean w %{y:.3f} over %{customdata[0]:,.0f} visits, "
         "%{customdata[1]:.1%} of all correction<extra></extra>",
     )
-    figure.update_yaxes(title_text="mean weight w", rangemode="tozero")
+    figure.update_yaxes(
+        title_text="mean weight w, not applied" if shadow else "mean weight w", rangemode="tozero"
+    )
     figure.update_xaxes(title_text="part of training")
     return finish(figure, 330, margin_t=36, bargap=0.35, showlegend=False)
 

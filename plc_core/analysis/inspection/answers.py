@@ -115,6 +115,26 @@ def benchmark_of(run: Run, judgements: str) -> str | None:
     return max(fitting, key=len, default=None)
 
 
+def log_ratios(run: Run, judgements: str) -> pd.Series:
+    """log(pi/pi_ref) of the trained policy's sampled answers by prompt, in nats a response.
+
+    Its mean estimates the KL to the reference. Of the benchmark that a file of judgements is about;
+    empty where the run does not keep them.
+    """
+    benchmark = benchmark_of(run, judgements)
+    for name in (f"{benchmark}-log-probs", benchmark) if benchmark else ():
+        path = run.path / "generations" / f"{name}.parquet"
+        needed = {"prompt_id", "policy", "decoding", "policy_logp", "reference_logp"}
+        if path.is_symlink() or not path.exists() or not needed <= set(table_names(path)):
+            continue
+        table = read_table(path, sorted(needed)).to_pandas()
+        own = table[(table["policy"] == TRAINED) & (table["decoding"] == "sampled")]
+        ratios = (own["policy_logp"] - own["reference_logp"]).set_axis(own["prompt_id"]).dropna()
+        if len(ratios):
+            return ratios
+    return pd.Series(dtype="float64")
+
+
 def prompt_of(answer: Mapping[str, Any]) -> Any:
     """What was answered: the messages before the answer where a row has them, else its prompt.
 

@@ -46,15 +46,27 @@ class Row:
 class Bench:
     """The tests of a family of measures between groups A and B.
 
-    `shared` pairs are in both groups. `first_values` are the values of the first measure in A and
-    in B.
+    A pair is in one group only, as the test takes the groups for independent: of `shared` pairs
+    that are in both, none is left in either, unless one group holds all of the other, which is then
+    compared with the rest of it. `first_values` are the values of the first measure in A and in B.
     """
 
     a: str
     b: str
     rows: tuple[Row, ...]
     shared: int
+    within: bool  # whether one group holds all pairs of the other
     first_values: tuple[Floats, Floats]
+
+    @property
+    def note(self) -> str:
+        """What was done about the pairs that are in both groups; "" where there are none."""
+        if not self.shared:
+            return ""
+        said = f"{self.shared:,} pairs are in both groups, and "
+        if self.within:
+            return said + "count in the smaller one only: it is compared with all others."
+        return said + "are left out of both."
 
     def table(self) -> pd.DataFrame:
         """One row a measure: the groups, every field of the test, and p_holm, unrounded."""
@@ -103,7 +115,13 @@ def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) ->
     """
     names = [measure.strip("|") for measure in measures]
     parts = [_group(digest, group, names) for group in (a, b)]
-    shared = len(np.intersect1d(parts[0]["row"], parts[1]["row"]))
+    shared = np.intersect1d(parts[0]["row"], parts[1]["row"])
+    sizes = [len(part) for part in parts]
+    within = len(shared) == min(sizes) < max(sizes)
+    parts = [
+        part if within and len(part) == min(sizes) else part[~part["row"].isin(shared)]
+        for part in parts
+    ]
     both: list[tuple[Floats, Floats]] = []
     for measure in measures:
         sides = [part[measure.strip("|")].to_numpy(np.float64) for part in parts]
@@ -116,7 +134,7 @@ def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) ->
         Row(measure, test, float(p))
         for measure, test, p in zip(measures, tests, adjusted, strict=True)
     )
-    return Bench(a, b, rows, shared, both[0])
+    return Bench(a, b, rows, len(shared), within, both[0])
 
 
 def _group(digest: Digest, group: str, names: Sequence[str]) -> pd.DataFrame:

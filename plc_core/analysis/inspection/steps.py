@@ -23,13 +23,18 @@ def thinned(path: str, most: int) -> pd.DataFrame:
     return frame(sql, [path])
 
 
+def records_noise(run: Path) -> bool:
+    """Whether the run in folder `run` is of a version that estimates the noise of its data."""
+    path = run / "metrics.parquet"
+    return path.exists() and set(NOISE_COLUMNS) <= set(table_names(path))
+
+
 def noise_of(run: Path) -> NoiseRate | None:
     """`noise_rate` of the run in folder `run`, reading no other column of its metrics.
 
     Raises:
         RunError: for metrics that cannot be read.
     """
-    path = run / "metrics.parquet"
-    if not path.exists() or not set(NOISE_COLUMNS) <= set(table_names(path)):
+    if not records_noise(run):
         return None
-    return noise_rate(read_table(path, NOISE_COLUMNS).to_pandas())
+    return noise_rate(read_table(run / "metrics.parquet", NOISE_COLUMNS).to_pandas())

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.files import RunError
 
 Floats: TypeAlias = NDArray[np.floating]
@@ -20,7 +21,7 @@ VALUES = ("margin", "z", "q_clean", "q_flip", "q_tie", "confidence", "weight")
 
 OPTIONAL = ("p_flip",)
 """Numbers that only some versions write, kept from a pair's first visit: later the policy
-remembers the label."""
+remembers the label. Blank where that visit was before `P_FLIP_FROM`."""
 
 MEASURES = ("margin", "z", "confidence", "weight")
 """What is counted over training, in cells of steps by values."""
@@ -109,22 +110,23 @@ class Tally:
         size = len(pairs["visits"])
         seen = np.bincount(rows, minlength=size).astype(np.int32)
         fresh = (pairs["visits"] == 0) & (seen > 0)
-        for name, values in (("first_step", steps), *((n, visits.get(n)) for n in OPTIONAL)):
-            if values is not None:
-                # Of equal places numpy keeps what is assigned last: so first visits come last.
-                first = pairs[name].copy()
-                first[rows[::-1]] = values[::-1]
-                pairs[name][fresh] = first[fresh]
+        early = steps < P_FLIP_FROM
+        known = {n: np.where(early, np.nan, visits[n]) for n in OPTIONAL if n in visits}
+        for name, values in {"first_step": steps, **known}.items():
+            # Of equal places numpy keeps what is assigned last: so first visits come last.
+            first = pairs[name].copy()
+            first[rows[::-1]] = values[::-1]
+            pairs[name][fresh] = first[fresh]
         pairs["last_step"][rows] = steps
         pairs["visits"] += seen
         for name in VALUES:
             pairs[name][rows] = visits[name]
         z = np.asarray(visits["z"], np.float64)
-        known = np.isfinite(z)
-        z, of = np.where(known, z, 0.0), rows
+        finite = np.isfinite(z)
+        z, of = np.where(finite, z, 0.0), rows
         pairs["z_sum"] += np.bincount(of, z, size)
         pairs["z_squares"] += np.bincount(of, z * z, size)
-        pairs["z_known"] += np.bincount(of[known], minlength=size).astype(np.int32)
+        pairs["z_known"] += np.bincount(of[finite], minlength=size).astype(np.int32)
         np.fmax.at(pairs["largest_q_tie"], rows, visits["q_tie"])
         self._add_steps(steps, visits)
         for name in MEASURES:

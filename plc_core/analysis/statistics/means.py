@@ -120,6 +120,36 @@ def bootstrap_benchmarks(
     return MeanInterval(centre, *percentiles(means.mean(axis=1)), values)
 
 
+def bootstrap_strata(
+    groups: Sequence[Iterable[float]],
+    seed: int,
+    weights: Sequence[float] | None = None,
+    n: int = 2000,
+) -> MeanInterval:
+    """The mean of the groups' means, as of several benchmarks, resampling within each group.
+
+    Args:
+        groups: the values of each group's items, 1-d.
+        seed: of the resampling.
+        weights: of the groups; None lets each weigh alike, whatever its size.
+        n: resamples.
+
+    Returns:
+        A percentile interval and the number of values in all; NaN where a group has no values, as
+        a mean over the others would be another one. One group gives what `bootstrap_mean` does.
+    """
+    kept = [values for values, _ in map(without_nan, groups)]
+    count = sum(map(len, kept))
+    if not kept or not all(map(len, kept)):
+        return MeanInterval(math.nan, math.nan, math.nan, count)
+    shares = np.asarray(weights if weights is not None else [1.0] * len(kept), dtype=np.float64)
+    shares = shares / shares.sum()
+    rng = np.random.default_rng(seed)
+    means = np.stack([_resampled_means(values, n, rng) for values in kept])
+    centre = float(shares @ np.array([values.mean() for values in kept]))
+    return MeanInterval(centre, *percentiles(shares @ means), count)
+
+
 def wilson(successes: int, n: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share; NaN for n = 0."""
     if n == 0:

@@ -103,9 +103,11 @@ def mann_whitney(
 ) -> MannWhitney:
     """Test whether values in `a` tend to be larger (or smaller) than values in `b`.
 
-    `a` and `b` are 1-d and may differ in length. An empty group gives NaN for U, p and the effect
-    sizes. Small samples without ties are tested exactly, all others by the normal approximation
-    with tie correction (scipy's "auto"). The paper's test in section "Tie-State Selectivity".
+    `a` and `b` are 1-d and may differ in length. They are taken for independent: callers leave out
+    items that would be in both (`inspection.bench` counts them). An empty group gives NaN for U, p
+    and the effect sizes. Small samples without ties are tested exactly, all others by the normal
+    approximation with tie correction (scipy's "auto"). The paper's test in section "Tie-State
+    Selectivity".
     """
     kept_a, nan_a = without_nan(a)
     kept_b, nan_b = without_nan(b)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.contestants import short_name
 from plc_core.evaluation.judges.gold import GoldJudge
 from plc_core.evaluation.judges.judgements import file_name
 from plc_core.evaluation.judges.language_model import LLMJudge
@@ -39,7 +40,7 @@ def named_judge(name: str) -> Judge:
         if not address:
             raise RunError(f"The judge {name!r} needs an address, as openai:{model}@http://…/v1.")
         return LLMJudge(ChatServer(model, address, "openai"), price=_price(name, price))
-    return RewardModelJudge(name, name=_short(name))
+    return RewardModelJudge(name, name=short_name(name))
 
 
 def judge_file(name: str) -> str:
@@ -50,7 +51,7 @@ def judge_file(name: str) -> str:
         return file_name(asked)
     if api == "openai":
         return file_name(asked.partition("@")[0])
-    return file_name(_short(name))
+    return file_name(short_name(name))
 
 
 def check_judges(names: Sequence[str]) -> None:
@@ -76,9 +77,3 @@ def _price(name: str, text: str) -> tuple[float, float] | None:
             f"million output tokens, not {text!r}."
         )
     return per_input, per_output
-
-
-def _short(name: str) -> str:
-    """A reward model's name in files: of a stage's run, the run's, as the folder is `model`."""
-    parts = [part for part in name.rstrip("/").split("/") if part]
-    return parts[-2] if parts[-1] == "model" and len(parts) > 1 else parts[-1]

@@ -1,0 +1,96 @@
+"""The table of win rates: a row of the baseline, marks where an interval clears 50, KL controls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from plc_core.analysis.inspection.answers import log_ratios
+from plc_core.evaluation.cells import win_rate_cells, with_kl
+from plc_core.evaluation.kl_matching import TOLERANCE
+from plc_core.runs import Run
+
+EVEN = 50.0
+LEGEND = "▲ above and ▼ below 50 % by the whole 95 % interval; without a mark it may be either."
+
+
+def with_baseline(cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The win rates with a row of the baseline against itself for each decoding: 50 by definition.
+
+    `cells` are those of `win_rate_cells`.
+    """
+    n = cells.groupby("decoding", sort=False)["n"].max()
+    even = {"win_rate": EVEN, "low": EVEN, "high": EVEN}
+    own = [{"method": baseline, "decoding": d, "n": int(count)} | even for d, count in n.items()]
+    return pd.concat([pd.DataFrame(own), cells], ignore_index=True)
+
+
+def in_words(cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """A row a method and a column a decoding: the win rate with its interval, and its mark."""
+    rows: dict[str, dict[str, str]] = {}
+    for cell in with_baseline(cells, baseline).to_dict("records"):
+        method, decoding = str(cell["method"]), str(cell["decoding"])
+        is_baseline = method == baseline
+        name = f"{method} (baseline)" if is_baseline else method
+        said = f"{EVEN:.0f} by definition" if is_baseline else win_words(cell)
+        rows.setdefault(name, {"method": name})[decoding] = said
+    return pd.DataFrame(list(rows.values()))
+
+
+def win_words(cell: Mapping[Any, Any]) -> str:
+    """A win rate in percent with its interval, marked where that lies wholly beside 50."""
+    if math.isnan(cell["win_rate"]):
+        return "–"
+    mark = " ▲" if cell["low"] > EVEN else " ▼" if cell["high"] < EVEN else ""
+    return f"{cell['win_rate']:.1f} [{cell['low']:.1f}, {cell['high']:.1f}]{mark}"
+
+
+def kl_control_table(
+    opened: Mapping[str, Run], objectives: Mapping[str, str], table: pd.DataFrame, name: str
+) -> pd.DataFrame:
+    """Each PLC-DPO run against the plain DPO run that moved about as far from the start.
+
+    One row a PLC-DPO run: its KL, the DPO run among `opened` of the nearest KL, which counts as
+    the control where the two differ by at most a tenth, and the win rate against it by decoding.
+    Empty where no run corrects.
+
+    Args:
+        opened: runs by name.
+        objectives: of each run.
+        table: their judged answers, as `judged` gives them.
+        name: of the judgements.
+    """
+    ratios = {run_name: log_ratios(run, name) for run_name, run in opened.items()}
+    known = {run_name: values for run_name, values in ratios.items() if len(values)}
+    kls = with_kl(pd.DataFrame({"method": list(opened)}), known).set_index("method")
+    rows = []
+    for run_name in (one for one in opened if objectives[one] == "plc"):
+        own = float(kls.loc[run_name, "kl"])
+        row = {"method": run_name}
+        moved = {"KL, nats": _kl(kls, run_name)}
+        plain_dpo = [one for one in known if objectives[one] == "dpo"]
+        if math.isnan(own) or not plain_dpo:
+            missing = "its KL is not kept" if math.isnan(own) else "no DPO run with a KL is chosen"
+            rows.append(row | {"KL control": f"not known: {missing}"} | moved)
+            continue
+        near = min(plain_dpo, key=lambda one: abs(float(kls.loc[one, "kl"]) - own))
+        distance = abs(float(kls.loc[near, "kl"]) - own)
+        if not own > 0 or distance > TOLERANCE * own:
+            said = f"none chosen moved as far; the nearest is {near}, {_kl(kls, near)}"
+            rows.append(row | {"KL control": said} | moved)
+            continue
+        both = table[table["method"].isin([run_name, near])]
+        cells = win_rate_cells(both, near, ("benchmark", "decoding"), incomplete="common")
+        against = {str(cell["decoding"]): win_words(cell) for cell in cells.to_dict("records")}
+        rows.append(row | against | {"KL control": f"{near}, {_kl(kls, near)}"} | moved)
+    table_of_all = pd.DataFrame(rows)
+    last = [name for name in ("KL control", "KL, nats") if name in table_of_all]
+    return table_of_all[[name for name in table_of_all if name not in last] + last]
+
+
+def _kl(kls: pd.DataFrame, name: str) -> str:
+    kl, low, high = (float(kls.loc[name, column]) for column in ("kl", "kl_low", "kl_high"))
+    return "–" if math.isnan(kl) else f"{kl:.2f} [{low:.2f}, {high:.2f}]"
