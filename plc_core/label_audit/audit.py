@@ -229,8 +229,8 @@ def _findings(pairs: Pairs) -> dict[str, str]:
 
 def _ties(pairs: Pairs, table: pd.DataFrame) -> NDArray[np.float64]:
     """p_tie: the share of votes that are ties, or 1 and 0 for equal and other scores."""
-    equal = (table["score_chosen"] == table["score_rejected"]).astype(float)
-    ties = equal.where(table[["score_chosen", "score_rejected"]].notna().all(axis=1)).to_numpy()
+    scores = table[["score_chosen", "score_rejected"]].to_numpy(dtype=float)
+    ties = np.where(np.isfinite(scores).all(1), (scores[:, 0] == scores[:, 1]) * 1.0, np.nan)
     start = 0
     for batch in pairs.batches(["votes"]):
         for row, votes in enumerate(batch["votes"].to_pylist(), start):

@@ -64,7 +64,8 @@ def score_gaps(table: pd.DataFrame) -> NDArray[np.float64]:
     """
     gap = (table["score_chosen"] - table["score_rejected"]).astype(float)
     size = gap.abs().groupby(table["source"]).rank(pct=True)
-    return (np.sign(gap) * size).to_numpy(dtype=float)
+    signed: NDArray[np.float64] = np.sign(gap.to_numpy()) * size.to_numpy(dtype=float)
+    return signed
 
 
 def vote_shares(pairs: Pairs) -> NDArray[np.float64]:
@@ -117,8 +118,8 @@ def gathered(
         columns["scores"] = score_gaps(table)
     if "votes" in kinds and len(shares := vote_shares(pairs)) and np.isfinite(shares).any():
         columns["votes"] = shares
-    aside = {
-        name: (columns.pop(name), reason)
+    aside: dict[str, tuple[NDArray[np.float64], str]] = {
+        str(name): (columns.pop(name), reason)
         for name in ("scores", "votes")
         if name in columns and (reason := _follows(name, columns[name]))
     }

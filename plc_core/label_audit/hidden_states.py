@@ -132,6 +132,7 @@ def hidden_differences(
 
     Raises:
         RunError: where states are not finite, or the cache cannot be written.
+        ModelError: where packed rows change what the model computes.
     """
     decoder: Any = model.get_decoder()
     count = len(decoder.layers)
@@ -160,6 +161,9 @@ def hidden_differences(
             write_json(said, settings)
         missing = {key: place for place, key in enumerate(keys) if key not in kept}
         if missing:
+            verify_packing(model, dataset, bf16)
+            if model.device.type == "cuda":
+                compile_layers(model)
             rows = dataset.select(missing.values())
             _fill(kept, list(missing), rows, signs[list(missing.values())], model, collator, bf16,
                   kind, progress)  # fmt: skip
@@ -179,17 +183,14 @@ def read_hidden_states(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bf16 = device.type == "cuda"
     policy, tokenizer = load_policy(model, "bf16" if bf16 else "fp32")
-    policy.to(device)
+    policy.to(device)  # type: ignore[arg-type]
     tokens = tokenize_pairs(pairs, tokenizer, max_length, {}, progress)
     room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
     most = max(room, int(pair_sizes(tokens.dataset).max()))
     collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
-    verify_packing(policy, tokens.dataset, bf16)
-    if bf16:
-        compile_layers(policy)
     found = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
-    rows = {layer: partial(found.rows, place) for place, layer in enumerate(found.layers)}
-    return tokens.pairs, rows, response_lengths(tokens.dataset)
+    rows: dict[int, Rows] = {n: partial(found.rows, place) for place, n in enumerate(found.layers)}
+    return tokens.pairs, rows, response_lengths(tokens.dataset).astype(np.int64)
 
 
 @torch.inference_mode()

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-_STRONG = 0.8
-"""Shares of pairs that an evidence must speak against less than, to be a reason."""
+_STRONG = 1.0
+"""An evidence is a reason where it speaks against the label as strongly as it speaks of any pair,
+in root mean squares of what it adds."""
 
 
 def reasons(
@@ -26,9 +27,8 @@ def reasons(
         lengths: [pairs, 2] of chosen and rejected.
         findings: by pair id, what validation found that bears on the label.
     """
-    against = -contributions.clip(upper=0.0)
-    positive = against.where(against > 0)
-    strength = positive.rank(pct=True)
+    typical = np.sqrt((contributions**2).mean()).replace(0.0, np.inf)
+    strength = -contributions / typical
     ids = table["pair_id"].tolist()
     texts = []
     for row, pair_id in enumerate(ids):
@@ -38,10 +38,10 @@ def reasons(
         for name, column in aside.items():
             if np.isfinite(column[row]) and column[row] < 0:
                 parts.append(_contradicted(name, table, row))
-        ranked = strength.iloc[row].dropna().sort_values(ascending=False)
-        for name, share in ranked.items():
-            if share >= _STRONG:
-                parts.append(_said(str(name), table, row, lengths))
+        ranked = strength.iloc[row].sort_values(ascending=False)
+        parts += [
+            _said(str(n), table, row, lengths) for n, size in ranked.items() if size >= _STRONG
+        ]
         texts.append("; ".join(dict.fromkeys(parts)))
     return texts
 
