@@ -28,7 +28,9 @@ def reasons(
         findings: by pair id, what validation found that bears on the label.
     """
     typical = np.sqrt((contributions**2).mean()).replace(0.0, np.inf)
-    strength = -contributions / typical
+    strength = (-contributions / typical).to_numpy()
+    strongest = np.argsort(-strength, axis=1, kind="stable")
+    names = [str(name) for name in contributions]
     ids = table["pair_id"].tolist()
     texts = []
     for row, pair_id in enumerate(ids):
@@ -38,9 +40,10 @@ def reasons(
         for name, column in aside.items():
             if np.isfinite(column[row]) and column[row] < 0:
                 parts.append(_contradicted(name, table, row))
-        ranked = strength.iloc[row].sort_values(ascending=False)
         parts += [
-            _said(str(n), table, row, lengths) for n, size in ranked.items() if size >= _STRONG
+            _said(names[place], table, row, lengths)
+            for place in strongest[row]
+            if strength[row, place] >= _STRONG
         ]
         texts.append("; ".join(dict.fromkeys(parts)))
     return texts
@@ -50,7 +53,7 @@ def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.int64]) 
     if name in ("length", "log length"):
         chosen, rejected = (int(n) for n in lengths[row])
         word = "shorter" if chosen < rejected else "longer"
-        return f"the preferred answer is much {word} ({chosen} against {rejected})"
+        return f"the preferred answer is {word} ({chosen} against {rejected})"
     if name == "hidden states":
         return "answers like the rejected one are preferred on other prompts (hidden states)"
     if name == "words":
