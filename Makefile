@@ -25,7 +25,7 @@ lab: setup
 	PLOTLY_RENDERER=plotly_mimetype $(BIN)/jupyter lab --ip 127.0.0.1 $(ALLOW_ROOT) notebooks
 
 test: setup-dev lint
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -16,8 +16,8 @@ from typing import Any, cast
 import pandas as pd
 import streamlit as st
 from listing import WITHOUT_PAIRS, refuse_links
+from loading import wait_for
 from marking import plain
-from waiting import wait_for
 
 from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
 from plc_core.analysis.inspection.preparing import is_busy, prepare

@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+from tests.waiting import wait_for
 
 CHROMIUM_FLAGS = [
     "--headless",
@@ -54,18 +54,16 @@ def inspector(runs: Path, **environment: str) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/_stcore/health")
+        wait_for(lambda: _answers(f"{url}/_stcore/health"), server)
         yield url
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait()
 
 
-def _wait_for(url: str) -> None:
-    for _ in range(150):
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"Streamlit did not answer at {url} within 30 s.")
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=60):
+            return True
+    except OSError:
+        return False

@@ -6,7 +6,6 @@ They speak HTTP as the real ones do, on a socket, and give what goes wrong there
 import contextlib
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAULTS = {
@@ -23,15 +22,26 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, api, reply, faults=(), hang=3.0):
+    def __init__(self, api, reply, faults=()):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.api, self.reply, self.faults, self.hang = api, reply, list(faults), hang
+        self.api, self.faults, self.closing = api, list(faults), threading.Event()
+        self._reply = reply
         self.requests, self.headers, self.lock = [], [], threading.Lock()
         self.most, self.now = 0, 0
 
     @property
     def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def reply(self, asked):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            return self._reply(asked)
+        finally:
+            with self.lock:
+                self.now -= 1
 
     def handle_error(self, request, client_address):
         pass  # clients that gave up
@@ -54,13 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
             server.requests.append(body)
             server.headers.append((self.path, dict(self.headers)))
             fault = server.faults.pop(0) if server.faults else None
-            server.now += 1
-            server.most = max(server.most, server.now)
-        try:
-            self.answer(body, fault)
-        finally:
-            with server.lock:
-                server.now -= 1
+        self.answer(body, fault)
 
     def answer(self, body, fault):
         if fault in FAULTS:
@@ -69,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
             said = f"{kind}: your key {key}"  # as real servers repeat it
             return self.send(status, json.dumps({"error": {"message": said}}), headers)
         if fault == "hang":
-            return time.sleep(self.server.hang)
+            return self.server.closing.wait()
         if fault == "malformed":
             return self.send(200, '{"content": [{"type": "te')
         if fault == "malformed with the key":
@@ -116,13 +120,14 @@ def _form(api, text, stop):
 
 
 @contextlib.contextmanager
-def serving(api, reply, faults=(), hang=3.0):
-    server = Server(api, reply, faults, hang)
+def serving(api, reply, faults=()):
+    server = Server(api, reply, faults)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield server
     finally:
+        server.closing.set()
         server.shutdown()
         thread.join()
         server.server_close()

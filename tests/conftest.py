@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,52 @@ os.environ |= {
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
 
 
+DEAREST = [
+    "test_win_rate_notebooks",
+    "test_study_notebooks",
+    "test_real_shapes",
+    "test_experiments",
+    "test_notebooks",
+    "test_cut_off",
+    "test_browser",
+    "test_study",
+    "test_kill",
+    "test_sft",
+    "test_real_studies",
+    "test_chain",
+    "test_training",
+    "test_cli",
+    "test_generate",
+    "test_sharded",
+    "test_fuzz_data",
+    "test_trl",
+    "test_app",
+]
+"""Files of tests by falling time (pytest --durations=0 says it); xdist hands out whole files."""
+
+
 def pytest_make_parametrize_id(val, argname):
     """Name bytes by their argument: compressed ones hold the clock, and workers would disagree."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Every worker collects at another time, and with another seed of hashes by itself.
+
+    So xdist, which refuses to run where two workers have other tests, meets every name of a test
+    that hangs on the clock or on the order of a set, and not by chance.
+    """
+    now, days = time.time, int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + 86_400 * days)
+        return (yield)
+
+
+def pytest_collection_modifyitems(items):
+    """The dearest files first, so that no worker is left alone with one of them at the end."""
+    rank = {name: number for number, name in enumerate(DEAREST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(DEAREST)))
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +81,10 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
-    """One cache for the whole session: what one test samples, the next one reuses."""
-    folder = tmp_path_factory.mktemp("cache")
+    """One cache for the whole session and its workers: what one test samples, the next reuses."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
     before = os.environ.get("PLC_CACHE")
     os.environ["PLC_CACHE"] = str(folder)
     yield folder

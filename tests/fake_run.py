@@ -353,6 +353,7 @@ def fake_info(config: TrainConfig, pairs: int = 200, flipped: int = 60) -> dict[
         "model": {"name": config.model, "parameters": 354_304, "trainable": 354_304},
         "trained_steps": -(-pairs // config.batch_pairs) * int(config.epochs),
         "margin_noise": {"step_0_std": 1e-7, "last_ema_std": 0.5},
+        "alerts": [],
     }
 
 

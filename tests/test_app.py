@@ -74,7 +74,7 @@ def opened(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     def at_page(page: str, /, *, root: Path = runs, **query: str | list[str]) -> AppTest:
         monkeypatch.setenv("PLC_RUNS", str(root))
         monkeypatch.setattr("sys.argv", ["inspector.py"])
-        app = AppTest.from_file(ROOT / "app" / "inspector.py", default_timeout=60)
+        app = AppTest.from_file(ROOT / "app" / "inspector.py", default_timeout=600)
         for key, value in query.items():
             app.query_params[key] = value
         app.switch_page(page).run()
@@ -804,7 +804,7 @@ def test_a_large_run_is_read_while_its_page_shows_what_is_known(
         if "opened for the first time" in said(app):
             assert len(app.get("plotly_chart")) == 1
             assert not app.get("dataframe")
-            assert prepare(open_run(path)).ended.wait(60)
+            assert prepare(open_run(path)).ended.wait()
             app.run()
         assert not app.exception
         assert "opened for the first time" not in said(app)
@@ -819,7 +819,7 @@ def test_a_large_run_that_cannot_be_read_says_why(
     next((path / "visits").iterdir()).write_bytes(b"PAR1 cut")
     app = opened(PAGES[0], root=tmp_path, run="large")
     monkeypatch.setattr(sys.modules["reading"], "AT_ONCE", 0)
-    assert prepare(open_run(path)).ended.wait(60)
+    assert prepare(open_run(path)).ended.wait()
     for page in OF_ONE_RUN:
         app.switch_page(page).run()
         assert "is cut short or no Parquet file" in said(app).replace("\\", "")

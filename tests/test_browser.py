@@ -16,6 +16,9 @@ from plc_core.runs.decisions import read_decisions
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
 
+LONGEST_MS = 300_000
+"""How long a page is waited for: only for what hangs, as a busy machine takes its time."""
+
 ROW, PAIR_ROW = 33, 29
 """Height of a table's row in pixels, and of one in the list of pairs."""
 
@@ -46,10 +49,12 @@ def address(runs: Path) -> Iterator[str]:
 def page() -> Iterator[Any]:
     """A page of Chromium in a laptop's size."""
     sync_api = pytest.importorskip("playwright.sync_api")
-    sync_api.expect.set_options(timeout=30_000)
+    sync_api.expect.set_options(timeout=LONGEST_MS)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        yield browser.new_page(viewport={"width": 1366, "height": 768})
+        page = browser.new_page(viewport={"width": 1366, "height": 768})
+        page.set_default_timeout(LONGEST_MS)
+        yield page
         browser.close()
 
 
@@ -187,6 +192,7 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
     first, decided = _ids_by_z(runs)[-1], len(read_decisions(open_run(runs / "newer")))
     expect(page.locator(".plc-id")).to_contain_text(first)
     other = page.context.browser.new_page(viewport={"width": 1366, "height": 768})
+    other.set_default_timeout(LONGEST_MS)
     other.goto(f"{address}/pairs?run=newer&sort=z&decision=undecided")
     expect(other.locator(".plc-id")).to_contain_text(first)
     page.keyboard.press("k")

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -35,6 +34,7 @@ from plc_core.files import RunError
 from plc_core.runs import create_run, open_run
 from tests.chat_server import serving
 from tests.paths import ROOT
+from tests.waiting import wait_for
 
 TINY = {"num_pairs": 64, "batch_pairs": 8, "pairs_per_forward": 8, "flip_rate": 0.3}
 TINY |= {"learning_rate": 2e-3}  # they have to move
@@ -282,11 +282,7 @@ def test_a_kill_in_the_middle_loses_what_was_under_way_and_no_more(runs, tmp_pat
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", FILE, str(benchmark), *paths]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list(cache.glob("generations/*/*.parquet")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for(lambda: list(cache.glob("generations/*/*.parquet")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = sum(pq.read_table(part).num_rows for part in cache.glob("generations/*/*.parquet"))

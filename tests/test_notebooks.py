@@ -9,14 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import nbformat
 import numpy as np
 import papermill
 import pytest
-import yaml
 
+from plc_core import train
 from plc_core.batch import NotebookError, run_notebook
 from plc_core.batch.__main__ import main
 from plc_core.batch.jobs import JobError, run_jobs
@@ -27,10 +26,11 @@ from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT
+from tests.stand_in import TINY, TRAIN, analysis_stand_in, stays
+from tests.waiting import wait_for
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-TRAIN, DEMO, PAIRS = (ROOT / "notebooks" / f"{name}.ipynb" for name in ("01_train", "demo", "data"))
-TINY = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 8}
+DEMO, PAIRS = (ROOT / "notebooks" / f"{name}.ipynb" for name in ("demo", "data"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -170,30 +170,24 @@ def test_the_verdict_says_what_is_left_at_like_kl(executed):
     assert sentence.count("(no difference shown)") + sentence.count("(it wins ") == 2
 
 
-def test_finished_jobs_are_kept_and_said(executed, capsys):
-    before = (executed / "plc" / "run.json").stat().st_mtime_ns
+def test_finished_jobs_are_kept_and_said_and_another_of_the_name_changes_nothing(executed, capsys):
+    kept = [executed / "plc" / name for name in ("run.json", "notebook.ipynb", "report.html")]
+    before = [(file.read_bytes(), file.stat().st_mtime_ns) for file in kept]
     job = TINY | {"name": "plc", "runs_dir": str(executed), "flip_rate": "3e-1"}
     assert run_jobs(TRAIN, [job]) == []
     assert "plc: kept, it is finished" in capsys.readouterr().err
-    assert (executed / "plc" / "run.json").stat().st_mtime_ns == before
     (error,) = run_jobs(TRAIN, [job | {"seed": 1}])
     assert f"A run named 'plc' exists in {executed}; nothing was changed." in error
     assert "set resume to true" in error
+    with pytest.raises(RunError, match="other parameters: beta changed"):
+        train(TrainConfig(**job | {"beta": 0.3, "resume": True}))
+    assert [(file.read_bytes(), file.stat().st_mtime_ns) for file in kept] == before
 
 
 def test_one_run_asked_for_again_is_a_sentence_and_an_error(executed, capsys):
     name = ["-p", "name", "plc", "-p", "runs_dir", str(executed)]
     assert main([str(TRAIN), *name]) == 1
     assert "A run named 'plc' exists" in capsys.readouterr().err
-
-
-def test_a_refused_execution_leaves_notebook_and_report_alone(executed):
-    files = [executed / "plc" / name for name in ("notebook.ipynb", "report.html")]
-    before = [file.read_bytes() for file in files]
-    values = TINY | {"name": "plc", "runs_dir": str(executed), "flip_rate": 0.3, "beta": 0.3}
-    with pytest.raises(NotebookError, match="other parameters: beta changed"):
-        run_notebook(TRAIN, values | {"resume": True})
-    assert [file.read_bytes() for file in files] == before
 
 
 @pytest.mark.parametrize(
@@ -212,34 +206,9 @@ def test_jobs_that_cannot_be_meant_are_refused_before_any_starts(tmp_path, jobs,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_batch_that_is_asked_to_stop_stops_its_run_and_the_next_goes_on(tmp_path):
-    job = {"name": "cut", "runs_dir": str(tmp_path), "num_pairs": 128, "batch_pairs": 16,
-           "pairs_per_forward": 1, "save_steps": 2, "eval_prompts": 0}  # fmt: skip
-    jobs = tmp_path / "jobs.yaml"
-    jobs.write_text(yaml.safe_dump([job]))
-    command = [sys.executable, "-m", "plc_core.batch", str(TRAIN), "--jobs", str(jobs)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    _wait_for(lambda: any((tmp_path / "cut").glob("checkpoints/*/trainer_state.json")))
-    process.terminate()
-    assert "Interrupted" in process.communicate(timeout=60)[1]
-    assert process.returncode == 1
-    run = open_run(tmp_path / "cut")
-    _wait_for(lambda: run.status["state"] == "killed")
-    assert run_jobs(TRAIN, [job]) == []
-    assert run.status["state"] == "done"
-    assert run.metrics()["step"].tolist() == list(range(8))
-
-
 def test_an_interrupted_report_is_not_taken_for_a_finished_one(tmp_path):
-    notebook = json.loads((ROOT / "notebooks" / "objectives.ipynb").read_text())
-    sleep = "import time\nfrom pathlib import Path\nmark = Path(runs_dir, 'asleep')\n"
-    sleep += "first = not mark.exists()\nmark.touch()\ntime.sleep(120 if first else 0)"
-    cell = {"cell_type": "code", "id": "sleep", "metadata": {}, "outputs": [], "source": sleep}
-    notebook["cells"].append(cell | {"execution_count": None})
-    path = tmp_path / "slow.ipynb"
-    path.write_text(json.dumps(notebook))
-    (tmp_path / "runs").mkdir()
-    values = {"name": "report", "runs_dir": str(tmp_path / "runs")}
+    path = analysis_stand_in(tmp_path)
+    values = {"name": "report", "runs_dir": str(tmp_path)}
     command = [sys.executable, "-m", "plc_core.batch", str(path), "--quiet"]
     command += [word for pair in values.items() for word in ("-p", *pair)]
     process = subprocess.Popen(
@@ -249,21 +218,17 @@ def test_an_interrupted_report_is_not_taken_for_a_finished_one(tmp_path):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    _wait_for((tmp_path / "runs" / "asleep").exists)
-    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: the kernel gets it too
-    assert process.communicate(timeout=60)[1].count("nterrupt")
-    run = open_run(tmp_path / "runs" / "report")
+    try:
+        wait_for(lambda: stays(tmp_path, "report"), process)
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: the kernel gets it too
+        assert "nterrupt" in process.communicate()[1]
+    finally:
+        process.kill()
+    run = open_run(tmp_path / "report")
     assert run.status["state"] in ("killed", "failed")
     assert "nterrupt" in run.status["reason"]
     assert run_jobs(path, [values]) == []
     assert open_run(run.path).status["state"] == "done"
-
-
-def _wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +260,9 @@ def test_a_failed_run_keeps_its_notebook_and_report(tmp_path):
     assert run.status["state"] == "failed"
     assert "identical: 1" in run.status["reason"]
     assert (run.path / "notebook.ipynb").exists()
-    assert "identical: 1" in (run.path / "report.html").read_text()
+    report = run.path / "report.html"
+    assert "identical: 1" in report.read_text()
+    assert report.stat().st_size < 600_000  # without plotly, as there is no figure
 
 
 def test_a_report_has_each_warning_once_and_as_its_sentence(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from plc_core.analysis.overhead import DPO, PLC, REFERENCE, overhead_table, reading, runtime_table
 from plc_core.analysis.paper import published
 from plc_core.batch import run_notebook
+from plc_core.evaluation import overhead
 from plc_core.evaluation.overhead import OverheadConfig
 from plc_core.parameters import ParameterError, checked, notebook_values
 from plc_core.runs import open_run
@@ -69,6 +70,19 @@ def test_the_notebook_runs_and_ends_with_a_sentence(tmp_path):
     assert "peak GiB" in report
     for shown in ("110-step total", "not measured", "1.362 [1.312, 1.430]", "2 of 2 steps"):
         assert shown in report
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_trl_is_tried_at_its_best_on_a_gpu(monkeypatch, installed):
+    """With the reference computed before, many pairs a forward, and Liger where it is installed."""
+    monkeypatch.setattr(overhead, "find_spec", lambda name: object() if installed else None)
+    config = OverheadConfig(name="names", batch_pairs=64)
+    names = list(overhead._contenders(config, overhead.Work(lambda: None, None, True)))[3:]
+    before = "no checkpointing, precompute_ref_log_probs True"
+    assert {f"TRL, {n} a forward, {before}" for n in (8, 16, 32)} < set(names)
+    liger = [name for name in names if name.endswith("use_liger_kernel True")]
+    assert (f"TRL, 16 a forward, {before}, use_liger_kernel True" in liger) == installed
+    assert len(names) == len(set(names)) == (9 if installed else 5)
 
 
 def test_the_defaults_of_the_notebook_are_the_configs():

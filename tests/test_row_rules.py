@@ -148,6 +148,8 @@ def test_a_text_that_speaks_of_a_template_stays_as_it_is(text, marks):
         {"images": ["a.png"]}, {"image": {"bytes": b"x", "path": None}}, {"video": "a.mp4"},
         {"audio": [0.5]}, {"tools": '[{"type": "function"}]'}, {"documents": [{"text": "x"}]},
         {"Images": ["a.png"]}, {"image_url": "a.png"}, {"chosen_image": b"x"}, {"files": ["a.pdf"]},
+        {"image_0": "a.png"}, {"screenshot": b"x"}, {"tool_calls": [{"name": "f"}]},
+        {"passages": ["a passage"]}, {"available_tools": ["f"]},
         {"prompt": {"messages": [U], "tools": [{"type": "function"}]}},
         {"prompt": json.dumps({"messages": [U], "tools": [{"type": "function"}]})},
     ],
@@ -164,6 +166,7 @@ def test_a_row_with_more_than_text_is_listed(more):
         {"images": []}, {"images": [None]}, {"image": None}, {"tools": "[]"}, {"audio": ""},
         {"image": {"bytes": None, "path": None}}, {"documents": {}}, {"video": False},
         {"num_images": 0}, {"image": float("nan")}, {"imagery": "vivid"}, {"toolset": "x"},
+        {"source_document": "wiki-17"}, {"num_documents": 3}, {"has_image": "False"},
     ],
 )  # fmt: skip
 def test_an_empty_column_of_images_or_tools_is_nothing(more):
@@ -174,6 +177,7 @@ def test_an_empty_column_of_images_or_tools_is_nothing(more):
     "more",
     [
         {"images": ["a.png"]}, {"function_call": {"name": "f"}}, {"audio": {"id": "x"}},
+        {"attachments": ["a.pdf"]}, {"image_url": "a.png"}, {"tools": [{"name": "f"}]},
         {"content": [{"type": "thinking", "thinking": "x"}]},
         {"content": [{"type": "reasoning", "text": "x"}, {"type": "text", "text": "Hello"}]},
     ],
@@ -186,7 +190,7 @@ def test_a_message_with_more_than_text_is_listed(more):
 # ---- reasoning -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("field", ["reasoning_content", "thinking", "reasoning_details", "cot"])
 def test_reasoning_in_a_field_of_its_own_is_marked_and_never_makes_pairs_equal(field):
     def row(chosen, rejected, answers=(A, B)):
         one, other = answers
@@ -219,7 +223,8 @@ MULTIPREF = {"text": "Hi", "completion_a": "Hello", "completion_b": "Go away"}
     "row",
     [
         AB, AB | {"votes": []}, AB | {"votes": None}, AB | {"votes": ""}, AB | {"votes": [None]},
-        AB | {"votes": "[]"}, AB | {"votes": [" "]}, MULTIPREF,
+        AB | {"votes": "[]"}, AB | {"votes": [" "]}, MULTIPREF, AB | {"votes": ["None", "nan"]},
+        AB | {"votes": [float("nan")]},
         MULTIPREF | {"normal_worker_annotations": [], "expert_worker_annotations": None},
         MULTIPREF | {"normal_worker_annotations": [{"overall_pref": None}, {}]},
     ],
@@ -241,6 +246,18 @@ def test_an_annotator_who_said_nothing_has_no_vote():
     assert only(ROW | {"votes": [None]})["votes"] is None
 
 
+@pytest.mark.parametrize(
+    ("chosen", "rejected"), [("a", "b"), ("A", "B"), ("response_a", "response_b")]
+)
+def test_answers_that_are_named_are_the_answers(chosen, rejected):
+    pair = only(AB | {"chosen": chosen, "rejected": rejected})
+    assert (pair["chosen"], pair["rejected"]) == ("Hello", "Go away")
+    turned = only(AB | {"chosen": rejected, "rejected": chosen})
+    assert (turned["chosen"], turned["rejected"]) == ("Go away", "Hello")
+    plain = only(ROW | {"chosen": chosen, "rejected": rejected})  # of a choice between letters
+    assert (plain["chosen"], plain["rejected"]) == (chosen, rejected)
+
+
 # ---- scores --------------------------------------------------------------------------------------
 
 
@@ -252,6 +269,8 @@ def test_an_annotator_who_said_nothing_has_no_vote():
         ("chosenScore", "rejectedScore"), ("chosen_avg_rating", "rejected_avg_rating"),
         ("reward_chosen", "reward_rejected"), ("chosen_rm_score", "rejected_rm_score"),
         ("Score Chosen", "Score Rejected"), ("preferred_score", "dispreferred_score"),
+        ("chosen_model_score", "rejected_model_score"), ("pos_score", "neg_score"),
+        ("chosen_ArmoRM_score", "rejected_ArmoRM_score"), ("better_score", "worse_score"),
     ],
 )  # fmt: skip
 def test_scores_are_read_by_the_field_s_names(chosen, rejected):

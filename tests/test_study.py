@@ -1,9 +1,9 @@
 """The study end to end on the smallest numbers, what it keeps, and how the next call goes on."""
 
+import contextlib
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from plc_core.study.plan import SLICES, Choice, Job, StudyConfig, jobs_of, read_
 from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT, shared_file
+from tests.waiting import is_alive, wait_for
 
 RECIPES = ROOT / "notebooks" / "recipes" / "study"
 
@@ -78,7 +79,7 @@ def ran(tmp_path_factory):
     (folder / "tiny.yaml").write_text(yaml.safe_dump(study))
     results = str(folder / "results")
     options = [str(folder / "tiny.yaml"), "--slice", "main", "--results", results]
-    options += ["--visits", str(folder / "visits"), "--minutes", "9"]
+    options += ["--visits", str(folder / "visits"), "--minutes", "60"]
     assert main(["run", *options]) == 0
     before = (folder / "results" / "jobs.csv").read_bytes()
     assert main(["run", *options]) == 0
@@ -116,7 +117,7 @@ def test_a_job_that_failed_is_kept_with_its_reason_and_tried_again(tmp_path):
               "tie_methods": []}  # fmt: skip
     (tmp_path / "broken.yaml").write_text(yaml.safe_dump(study))
     options = [str(tmp_path / "broken.yaml"), "--slice", "main", "--results", str(tmp_path)]
-    assert main(["run", *options, "--minutes", "5"]) == 1
+    assert main(["run", *options, "--minutes", "60"]) == 1
     results = Results(tmp_path)
     assert results.jobs["state"].tolist() == ["failed"]
     assert "not finite" in results.jobs["reason"][0]
@@ -125,21 +126,23 @@ def test_a_job_that_failed_is_kept_with_its_reason_and_tried_again(tmp_path):
 
 def test_a_killed_study_leaves_no_process_behind(tmp_path):
     options = [str(RECIPES / "tiny.yaml"), "--results", str(tmp_path / "results")]
-    command = [sys.executable, "-m", "plc_core.study", "run", *options, "--minutes", "5"]
+    command = [sys.executable, "-m", "plc_core.study", "run", *options, "--minutes", "60"]
     with (tmp_path / "log").open("wb") as log:
         study = subprocess.Popen(command, cwd=ROOT, stderr=log)
         parent = psutil.Process(study.pid)
         workers: list[psutil.Process] = []
-        deadline = time.monotonic() + 120
-        while not workers and time.monotonic() < deadline:
-            time.sleep(0.2)
-            children = parent.children(recursive=True)
-            workers = [p for p in children if "spawn_main" in " ".join(p.cmdline())]
+
+        def begun():
+            for child in parent.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if "spawn_main" in " ".join(child.cmdline()):
+                        workers.append(child)
+            return workers
+
+        wait_for(begun, study)
         study.kill()
         study.wait()
-    assert workers
-    _, alive = psutil.wait_procs(workers, timeout=60)
-    assert not alive
+    wait_for(lambda: not any(is_alive(worker) for worker in workers))
 
 
 def row(job, accuracy, **values):

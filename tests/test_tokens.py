@@ -307,7 +307,7 @@ def test_a_system_turn_that_the_template_does_not_take_goes_into_the_first_user_
 def test_data_that_the_embedded_worlds_model_cannot_spell_are_told_which_model_can(world):
     rows = [row("What is a koala?", "A marsupial.", "A bear.")]
     with pytest.raises(DataError, match=r"'world', which knows its own 203; .* smollm2-135m"):
-        tokens_of(rows, world[1])
+        tokens_of(rows, world)
 
 
 def test_pairs_that_the_template_refuses_are_listed_and_the_others_remain():
@@ -607,7 +607,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         env=environment | {"PLC_CACHE": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "parallelism" not in done.stderr

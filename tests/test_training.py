@@ -466,21 +466,13 @@ def test_a_smaller_last_batch_and_micro_batch_weigh_by_their_pairs(folder, in_do
     )
 
 
-@pytest.mark.parametrize(
-    ("processes", "split", "options"),
-    [
-        (2, {"pairs_per_forward": 4}, {}),
-        (4, {"tokens_per_forward": 150}, {"length_evidence": True}),
-    ],
-    ids=str,
-)
-def test_processes_train_as_one(folder, in_double, tmp_path, processes, split, options):
+def test_processes_train_as_one(folder, in_double, tmp_path):
     """45 pairs in steps of 16: an epoch does not divide evenly, and no pair counts twice."""
-    name = next(iter(split))
+    splits = {"pairs_per_forward": {}, "tokens_per_forward": {"length_evidence": True}}
     both_have = {
-        "num_pairs": 45, "calibration_order": "score-first", "objective_options": options
-    }  # fmt: skip
-    one = train(small(folder, f"one-{name}", **both_have))
+        name: {"num_pairs": 45, "calibration_order": "score-first", "objective_options": options}
+        for name, options in splits.items()
+    }
     script = tmp_path / "ranks.py"
     script.write_text(
         "import sys, json\n"
@@ -488,25 +480,31 @@ def test_processes_train_as_one(folder, in_double, tmp_path, processes, split, o
         "from plc_core.engine.config import TrainConfig\n"
         "load = pipeline.load_policy\n"
         "pipeline.load_policy = lambda *a: (lambda m, t: (m.double(), t))(*load(*a))\n"
-        "pipeline.train(TrainConfig(**json.loads(sys.argv[1])))\n"
+        "for config in json.loads(sys.argv[1]):\n"
+        "    pipeline.train(TrainConfig(**config))\n"
     )
-    config = small(folder, f"ranks-{name}", pairs_per_forward=8, **both_have)
-    config = config.model_copy(update=split)
-    launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    configs = [
+        small(folder, "ranks-pairs_per_forward", **both_have["pairs_per_forward"])
+        .model_copy(update={"pairs_per_forward": 4}),
+        small(folder, "ranks-tokens_per_forward", **both_have["tokens_per_forward"])
+        .model_copy(update={"pairs_per_forward": 8, "tokens_per_forward": 150}),
+    ]  # fmt: skip
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node=4", str(script)]
     result = subprocess.run(
-        [sys.executable, "-m", *launch, str(script), json.dumps(config.model_dump())],
+        [sys.executable, "-m", *launch, json.dumps([config.model_dump() for config in configs])],
         capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": "."},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    ranks = open_run(folder / f"ranks-{name}")
-    assert ranks.status["state"] == "done"
-    assert ranks.info["hardware"]["processes"] == processes
-    both = (r.visits().set_index(["step", "pair_id"]).sort_index() for r in (ranks, one))
-    pd.testing.assert_frame_equal(*both, atol=1e-6, rtol=1e-5)
-    columns = ["loss", "grad_norm", "ema_mean", "ema_std"]
-    pd.testing.assert_frame_equal(
-        ranks.metrics()[columns], one.metrics()[columns], rtol=1e-6, atol=1e-9
-    )
+    for name, settings in both_have.items():
+        ranks, one = open_run(folder / f"ranks-{name}"), train(small(folder, name, **settings))
+        assert ranks.status["state"] == "done"
+        assert ranks.info["hardware"]["processes"] == 4
+        both = (r.visits().set_index(["step", "pair_id"]).sort_index() for r in (ranks, one))
+        pd.testing.assert_frame_equal(*both, atol=1e-6, rtol=1e-5)
+        columns = ["loss", "grad_norm", "ema_mean", "ema_std"]
+        pd.testing.assert_frame_equal(
+            ranks.metrics()[columns], one.metrics()[columns], rtol=1e-6, atol=1e-9
+        )
 
 
 def test_a_batch_that_does_not_divide_over_the_processes_is_a_sentence():

@@ -79,8 +79,9 @@ def noise_sentence(metrics: pd.DataFrame) -> str:
     if not _recorded(metrics):
         return "This run did not record an estimate of its share of reversed labels."
     return (
-        "Share of reversed labels: not known yet. An estimate takes 24 steps or more in the first "
-        f"epoch once the margins have spread, and an interval of at most {100 * WIDEST:.0f} points."
+        "Share of reversed labels: not known yet. An estimate takes 24 steps and 256 pairs or more "
+        "in the first epoch once the margins have spread, and an interval of at most "
+        f"{100 * WIDEST:.0f} points."
     )
 
 

@@ -24,6 +24,8 @@ from plc_core.runs.alerts import training_alerts
 _SHOWN, _MOST = 400, 4_000
 """Characters of a text that are shown at first, and that the report holds."""
 
+_NOISES = 10
+"""Margins below this many times the spread at step 0 are a policy's word, not rounding."""
 _OPEN = 12
 """Pairs that are shown at first."""
 
@@ -117,14 +119,18 @@ def agreement_before_training(visits: pd.DataFrame) -> tuple[float, float, float
 def suspicious(run: Run, count: int = 50) -> pd.DataFrame:
     """The pairs that the policy disagrees with most: lowest margin at their last visit first.
 
-    Only those whose margin is below 0, and none where the policy has not moved. The columns of
-    pairs.parquet and of the visit.
+    Only those whose margin is below 0 by more than numerical noise, and none where the policy has
+    not moved. The columns of pairs.parquet and of the visit.
     """
     joined = join_last_visits(run.visits(), run.pairs())
     alerts = run.info.get("alerts", [])
     if any("has not moved" in alert for alert in alerts):
         return joined.head(0)
-    chosen = joined[joined["margin"] < 0].nsmallest(count, "margin")
+    # Before the first update, and after a first step of learning rate 0, margins are rounding.
+    noise = (run.info.get("margin_noise") or {}).get("step_0_std") or 0.0
+    chosen = joined[joined["margin"] < -_NOISES * noise].nsmallest(count, "margin")
+    if chosen.empty:
+        return chosen
     texts = read_table(
         run.path / "pairs.parquet", filters=[("pair_id", "in", chosen["pair_id"].tolist())]
     ).to_pandas()
@@ -168,7 +174,7 @@ def next_steps(run: Run) -> str:
         f"{python} -c "
         + shlex.quote(
             "import sys; from plc_core import open_run; "
-            "from plc_core.runs.decisions import export_cleaned; "
+            "from plc_core.runs.cleaned import export_cleaned; "
             "print(*export_cleaned(open_run(sys.argv[1])))"
         )
         + f" {shlex.quote(str(run.path))}"
@@ -209,9 +215,10 @@ def _unknown_noise(unknown: bool) -> str:
     if not unknown:
         return ""
     return (
-        '<p class="plc-small">The share of reversed labels takes 24 steps or more in the first '
-        "epoch once the margins have spread, and an interval of at most 40 points. With few pairs "
-        "a smaller batch_pairs gives more steps.</p>"
+        '<p class="plc-small">The share of reversed labels takes 24 steps and 256 pairs or more in '
+        "the first epoch once the margins have spread, and an interval of at most 40 points. With "
+        "fewer than about 300 pairs it stays unknown; with more, a smaller batch_pairs gives more "
+        "steps.</p>"
     )
 
 

@@ -24,9 +24,13 @@ WRAPPERS = {"messages", "conversations", "conversation"}
 _BESIDE_MESSAGES = {"tools", "functions", "parallel_tool_calls", "tool_choice"}
 
 # What a message may hold besides its content, by the names that the field's interfaces give it.
-_REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "thoughts")
+_REASONING = (
+    "reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_content",
+    "thought", "thoughts", "think", "chain_of_thought", "cot", "analysis",
+)  # fmt: skip
 _MORE_THAN_TEXT = (
-    "tool_calls", "function_call", "image", "images", "audio", "audios", "video", "videos",
+    "tool_calls", "function_call", "tools", "functions", "image", "images", "image_url", "audio",
+    "audios", "video", "videos", "file", "files", "documents", "attachments",
 )  # fmt: skip
 _TEXT_PARTS = {None, "text", "input_text", "output_text"}
 

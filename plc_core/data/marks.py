@@ -13,8 +13,10 @@ from plc_core.data.rules import Mark
 
 # Columns of multimodal, tool and retrieval data, by the names that they have in the field.
 _BEYOND_TEXT = re.compile(
-    r"(\w+_)?(image|img|video|audio)s?(_?(url|path|file|byte|data|base64)s?)?|pixel_values|tools?"
-    r"|functions|files|attachments|(\w+_)?documents?"
+    r"(?!has_|num_|n_|is_)(\w+_)?(image|img|video|audio|picture|photo|screenshot)s?"
+    r"(_?\d+|_?(url|path|file|byte|data|base64)s?)?|pixel_values|media|pdf"
+    r"|(available_)?tools?|tool_(calls|schemas?)|function_calls|functions|files|attachments"
+    r"|(?!num_|n_|source_)(\w+_)?documents?|passages"
 )
 _EMPTY = {"", "[]", "{}", "null", "none", "nan"}
 _LONG_PROMPT = 20  # characters; a shorter one may begin an answer by chance

@@ -20,10 +20,14 @@ _UNKNOWN = {"", "n/a", "na", "nan", "none", "null", "-"}  # how files write a mi
 _CONFIRMS_TEN = 4
 
 _QUANTITIES = ("score", "rating", "reward")  # in this order, where a row has several
-_QUALIFIERS = {"avg", "average", "mean", "overall", "total", "final", "rm", "gpt4", "llm", "judge"}
+_NOT_SCORES = {"count", "length", "tokens", "margin", "gap", "std", "var", "elo", "rank"}
 _SIDE_NAMES = {
-    **dict.fromkeys(("chosen", "w", "winner", "preferred", "accepted"), "chosen"),
-    **dict.fromkeys(("rejected", "l", "loser", "dispreferred"), "rejected"),
+    **dict.fromkeys(
+        ("chosen", "w", "winner", "preferred", "accepted", "pos", "positive", "better"), "chosen"
+    ),
+    **dict.fromkeys(
+        ("rejected", "l", "loser", "dispreferred", "neg", "negative", "worse"), "rejected"
+    ),
 }
 
 
@@ -81,8 +85,11 @@ def _spelled(names: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
         words = [word for word in re.split(r"[^a-z0-9]+", parts) if word]
         sides = [_SIDE_NAMES[word] for word in words if word in _SIDE_NAMES]
         rest = tuple(word for word in words if word not in _SIDE_NAMES)
-        quantities = [word.removesuffix("s") for word in rest if word not in _QUALIFIERS]
-        if len(sides) == len(quantities) == 1 and quantities[0] in _QUANTITIES:
+        quantities = [
+            word.removesuffix("s") for word in rest if word.removesuffix("s") in _QUANTITIES
+        ]
+        # Whose score it is, as in chosen_model_score, does not matter; a count of scores is none.
+        if len(sides) == len(quantities) == 1 and not _NOT_SCORES & set(rest):
             place = (_QUANTITIES.index(quantities[0]), len(rest), rest)
             found.setdefault(place, {}).setdefault(sides[0], name)
     both = [

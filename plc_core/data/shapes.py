@@ -13,13 +13,16 @@ from plc_core.data.dialogues import dialogue, is_dialogue, turns_of
 from plc_core.data.pairs import DataError
 from plc_core.data.rendered import unrendered, without_end
 from plc_core.data.rules import RowError
-from plc_core.data.votes import parse_vote
+from plc_core.data.votes import is_missing, parse_vote
 
 FIELDS = (
     "answers", "text", "completion_a", "completion_b", "response_a", "response_b", "score_a",
     "score_b", "input", "preferred_output", "non_preferred_output",
 )  # fmt: skip
 """The fields of rows that are no pairs yet, beside those of `rows.FIELDS`."""
+
+_OWN_FIELDS = {"prompt", "chosen", "rejected", "votes", "source", "split", "system", "text"}
+_LONGEST_NAME = 40  # characters; anything longer is an answer itself
 
 _ANNOTATIONS = ("normal_worker_annotations", "expert_worker_annotations")
 
@@ -41,7 +44,7 @@ def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
         exact_ties(row)  # says why it has none
         raise RowError("wrong-type", "completions holds several answers, not a pair")
     if given & {"chosen", "rejected"}:
-        return row
+        return _named(row)
     if "answers" in given and isinstance(row["answers"], list):
         return _from_ranking(row)
     if {"preferred_output", "non_preferred_output"} <= given:
@@ -57,6 +60,20 @@ def plain_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(votes, list):
             raise RowError("wrong-type", "votes is not a list")
         return _from_votes(rest, row["response_a"], row["response_b"], votes)
+    return row
+
+
+def _named(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose chosen and rejected name two of its other fields, as "a" or "response_a"."""
+    names = [row.get(side) for side in ("chosen", "rejected")]
+    if not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in names):
+        return row
+    for form in ("{}", "response_{}", "completion_{}", "answer_{}"):
+        fields = [form.format(str(name).strip().lower()) for name in names]
+        if len(set(fields)) == 2 and all(row.get(field) is not None for field in fields):
+            if set(fields) & _OWN_FIELDS:
+                continue
+            return {**row, "chosen": row[fields[0]], "rejected": row[fields[1]]}
     return row
 
 
@@ -136,9 +153,9 @@ def _from_votes(
 ) -> dict[str, Any]:
     """The answer with more votes is chosen; level votes are oriented by a hash of the texts.
 
-    An annotator who said nothing, null or an empty text, has no vote.
+    An annotator who said nothing (null, NaN, an empty text or a word for it) has no vote.
     """
-    given = [v for v in votes if v is not None and not (isinstance(v, str) and not v.strip())]
+    given = [vote for vote in votes if not is_missing(vote)]
     if not given:
         raise RowError("no-votes", "the row has no vote on its two answers")
     try:

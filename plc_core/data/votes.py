@@ -17,6 +17,7 @@ VOTES = ("chosen", "rejected", "tie")
 
 VOTE_GROUPS: tuple[VoteGroup, ...] = ("unanimous", "divergent", "tie-majority")
 
+_NO_VOTE = {"", "none", "nan", "null", "n/a", "na"}
 _SPELLINGS: dict[str, Side] = {
     "a": "a",
     "b": "b",
@@ -26,6 +27,13 @@ _SPELLINGS: dict[str, Side] = {
     "b-is-slightly-better": "b",
     "b-is-clearly-better": "b",
 }
+
+
+def is_missing(vote: object) -> bool:
+    """Whether a vote is what files write for none: null, NaN, an empty text, or "None"."""
+    if isinstance(vote, str):
+        return vote.strip().lower() in _NO_VOTE
+    return vote is None or vote != vote
 
 
 def parse_vote(text: object) -> Side:

@@ -178,14 +178,16 @@ def over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     The interval over prompts of one seed is left out: it does not hold for a mean over seeds.
 
     Raises:
-        JoinError: where a cell has a seed twice, or seeds of a cell rest on different counts.
+        JoinError: where a cell has a seed twice, or seeds of a cell rest on different counts and
+            no note says what was left out.
     """
     rows = []
     for key, own in cells.groupby([*keys, "method"], sort=False):
         where = ", ".join(map(str, key))
         if own["seed"].duplicated().any():
             raise JoinError(f"{where}: a seed is there twice.")
-        if "n" in own and len(set(own["n"])) > 1:
+        known = own["note"] if "note" in own else pd.Series("", index=own.index)
+        if "n" in own and len(set(own["n"])) > 1 and not known.any():
             raise JoinError(f"{where}: seeds rest on {sorted(set(own['n']))} prompts.")
         rows.append(
             dict(zip([*keys, "method"], key, strict=True))
@@ -194,7 +196,8 @@ def over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
                 "win_rate": own["win_rate"].mean(),
                 "sd": own["win_rate"].std(ddof=1),
             }
-            | ({"n": own["n"].iloc[0]} if "n" in own else {})
+            # Where prompts were left out, as a note says, the seeds may rest on different ones.
+            | ({"n": own["n"].min()} if "n" in own else {})
             # A seed without a KL leaves the mean without one.
             | ({"kl": own["kl"].mean(skipna=False)} if "kl" in own else {})
         )

@@ -127,11 +127,8 @@ class Evaluation:
 
         The KL stays that of all prompts. A benchmark without categories stays whole.
         """
-        named = self.judged["category"] != ""
-        whole = self.judged["benchmark"]
-        judged = self.judged.assign(
-            benchmark=whole.where(~named, whole + ": " + self.judged["category"])
-        )
+        whole, category = self.judged["benchmark"], self.judged["category"]
+        judged = self.judged.assign(benchmark=whole.where(category == "", whole + ": " + category))
         counts = judged.groupby("benchmark")["prompt_id"].nunique()
         sizes = {str(name): int(count) for name, count in counts.items()}
         return replace(self, judged=judged, versus=pd.DataFrame(), sizes=sizes)

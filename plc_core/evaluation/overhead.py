@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -47,11 +48,16 @@ _TRL_ON_A_CPU: list[dict[str, Any]] = [
     {"pairs_per_forward": 8, "gradient_checkpointing": False, "precompute_ref_log_probs": True},
 ]
 _TRL_ON_A_GPU: list[dict[str, Any]] = [
-    {"pairs_per_forward": 4},
     {"pairs_per_forward": 8},
     {"pairs_per_forward": 8, "gradient_checkpointing": False},
-    {"pairs_per_forward": 8, "gradient_checkpointing": False, "precompute_ref_log_probs": True},
+    *(
+        {"pairs_per_forward": n, "gradient_checkpointing": False, "precompute_ref_log_probs": True}
+        for n in (8, 16, 32)
+    ),
 ]
+_LIGER = {"use_liger_kernel": True}
+"""TRL's option for fused kernels of another package; with it, settings without checkpointing are
+tried once more."""
 _GPU_TOKENS = 9216
 """Tokens of a forward that fit 80 GB at Qwen2.5-1.5B's shape without checkpointing."""
 
@@ -68,7 +74,7 @@ class OverheadConfig(BaseModel):
     batch_pairs: int = Field(64, gt=0)  # pairs an optimizer step
     max_length: int = Field(1024, ge=4)  # tokens of prompt and longer response
     tokens_per_forward: int = Field(0, ge=0)  # of this engine; 0: 9216 on a GPU, no limit on a CPU
-    trl_settings: list[dict[str, Any]] = Field(default_factory=list)  # of DPOConfig; empty: four
+    trl_settings: list[dict[str, Any]] = Field(default_factory=list)  # of DPOConfig; empty: some
     steps: int = Field(6, gt=0)  # timed steps of a round
     warm_up: int = Field(2, gt=0)  # steps before them
     rounds: int = Field(3, gt=0)  # each takes all in turn
@@ -177,8 +183,7 @@ def _contenders(config: OverheadConfig, work: Work) -> Mapping[str, Callable[[],
         },
         TrainConfig,
     )  # fmt: skip
-    some = _TRL_ON_A_GPU if work.on_gpu else _TRL_ON_A_CPU
-    some = [x for x in some if config.batch_pairs % x["pairs_per_forward"] == 0]
+    some = [x for x in _trl_settings(work) if config.batch_pairs % x["pairs_per_forward"] == 0]
     trl = config.trl_settings or some
     return {
         DPO: partial(_engine, DPO, "dpo", settings, config, work),
@@ -238,6 +243,13 @@ def _reference_pass(settings: TrainConfig, work: Work) -> Timing:
         seconds(work.pairs.select(range(settings.batch_pairs)), "warm-up")
         computed, reused = (seconds(work.pairs, "whole") for _ in range(2))
     return Timing(REFERENCE, [max(computed - reused, 1e-9)], len(work.pairs), 0.0)
+
+
+def _trl_settings(work: Work) -> list[dict[str, Any]]:
+    if not work.on_gpu:
+        return _TRL_ON_A_CPU
+    fused = _TRL_ON_A_GPU[1:] if find_spec("liger_kernel") else []
+    return _TRL_ON_A_GPU + [settings | _LIGER for settings in fused]
 
 
 def _trl_name(options: Mapping[str, Any]) -> str:

@@ -36,6 +36,15 @@ Zheng et al. (2023), figure 5."""
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 _SCORE = re.compile(r"[0-9]{1,2}(\.[0-9]+)?")
 _PLACES = {"A": "A", "B": "B", "C": "tie"}
+_MEANT = {
+    RATING: re.compile(
+        r"\d|\b(?i:one|two|three|four|five|six|seven|eight|nine|ten)\b|\b[IVX]{2,}\b"
+    ),
+    PLACE: re.compile(
+        r"(?<!\w)[ABC](?!\w)|^(?i:assistant|answer|response|model)|\b(?i:tie|none|neither|not)\b"
+    ),
+}
+"""What shows that a mark is meant for a rating, or for a verdict on two answers."""
 _Value = TypeVar("_Value", bound=Hashable)
 
 
@@ -99,11 +108,16 @@ def spelled(conversation: Sequence[Turn], response: str) -> list[str]:
 
 
 def _only(text: str, alike: re.Pattern[str], read: Callable[[str], _Value | None]) -> _Value | None:
-    """What all marks of a reply say alike, where one of them at least is well-formed."""
+    """What all marks of a reply say alike, where one of them at least is well-formed.
+
+    A mark that is not well-formed and may be meant for one, as [[score: 8]] or [[B is better]],
+    leaves it open.
+    """
     exact = {read(found) for found in _BRACKETS.findall(text)} - {None}
     said = [said_in(mark) for mark in MARK.finditer(folded(text))]
+    meant = [found for found in said if alike.fullmatch(found) or _MEANT[alike].search(found)]
     # Read in capitals: [[a]] alone is not well-formed, but it does not contradict [[A]].
-    loose = {read(found.upper()) for found in said if alike.fullmatch(found)}
+    loose = {read(found.upper()) for found in meant}
     return exact.pop() if len(exact) == 1 and loose == exact else None
 
 
