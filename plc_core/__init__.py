@@ -19,6 +19,7 @@ _HOMES = {
     "summary_table": "plc_core.evaluation.comparison",
     "notebook_parameters": "plc_core.parameters",
     "run_notebook": "plc_core.batch",
+    "audit": "plc_core.label_audit",
     "open_run": "plc_core.runs",
     "list_runs": "plc_core.runs.listing",
     "RunError": "plc_core.files",

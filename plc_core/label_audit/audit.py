@@ -1,0 +1,288 @@
+"""An audit of preference labels: from a file of pairs to a probability and a reason a pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plc_core.data import DataError, Pairs, load_pairs
+from plc_core.data.pairs import swap
+from plc_core.label_audit.evidence import EVIDENCE, Evidence, Kind, gathered
+from plc_core.label_audit.posterior import FlipModel, NoiseRate, Stack, stacked
+from plc_core.label_audit.probe import prompt_folds
+from plc_core.label_audit.reasons import reasons
+from plc_core.progress import Progress
+
+Cleaning = Literal["flip", "drop"]
+
+FEWEST = 100
+"""Pairs below which nothing can be read out of fold."""
+_FEWEST_OF_A_GROUP = 50
+_ON_LABELS = ("contradiction", "cycle", "inverted-scores", "ratings-disagree")
+"""Rules of validation that bear on a label, and so are reasons."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the evidence says of every label.
+
+    Attributes:
+        pairs: that were audited, in the order of the file.
+        probabilities: [pairs] p_flip, that the label is reversed.
+        ties: [pairs] p_tie, from equal scores and votes; NaN where neither is known.
+        stack: the evidence added up.
+        evidence: its columns one by one.
+        noise: the share of reversed labels over all pairs.
+        why: [pairs] in words.
+        model: that hidden states were read from, or None.
+    """
+
+    pairs: Pairs
+    probabilities: NDArray[np.float64]
+    ties: NDArray[np.float64]
+    stack: Stack
+    evidence: Evidence
+    noise: NoiseRate
+    why: list[str]
+    model: str | None
+    _flips: FlipModel
+
+    def table(self, most: int | None = None) -> pd.DataFrame:
+        """One row a pair, the most suspicious first.
+
+        Columns: pair_id, source, p_flip, p_tie, reason, margin (of the evidence added up, positive
+        for the label), a column an evidence, and prompt (its last turn), chosen and rejected.
+        """
+        order = np.argsort(-self.probabilities, kind="stable")[:most]
+        texts = self.pairs.dataset.select(order).select_columns(
+            ["pair_id", "source", "prompt", "chosen", "rejected"]
+        )
+        frame = texts.to_pandas()
+        columns = self.evidence.columns | {n: c for n, (c, _) in self.evidence.aside.items()}
+        numbers = {"p_flip": self.probabilities, "p_tie": self.ties, "margin": self.stack.margins}
+        for name, values in (numbers | columns).items():
+            frame[name] = np.asarray(values)[order]
+        frame["reason"] = [self.why[row] for row in order]
+        frame["prompt"] = [turns[-1]["content"] for turns in frame["prompt"]]
+        first = ["pair_id", "source", *numbers, "reason"]
+        return frame[[*first, *columns, "prompt", "chosen", "rejected"]]
+
+    def noise_by(self, column: str = "source") -> pd.DataFrame:
+        """The noise rate of each group of pairs: group, pairs, rate (NaN: not known), low, high.
+
+        Args:
+            column: of the pairs, or one of your own (an annotator, say).
+
+        Raises:
+            DataError: where the pairs have no such column.
+        """
+        groups = pd.Series(_column(self.pairs, column)).fillna("(none)").astype(str)
+        rows = []
+        for name, places in groups.groupby(groups).indices.items():
+            enough = len(places) >= _FEWEST_OF_A_GROUP
+            noise = self._flips.noise(self.stack.margins[places]) if enough else None
+            rows.append(
+                {
+                    "group": name,
+                    "pairs": len(places),
+                    "rate": noise.rate if noise and noise.rate is not None else np.nan,
+                    "low": noise.low if noise else np.nan,
+                    "high": noise.high if noise else np.nan,
+                }
+            )
+        return pd.DataFrame(rows).sort_values("pairs", ascending=False, ignore_index=True)
+
+    def cleaned(self, policy: Cleaning = "flip", above: float = 0.5) -> Pairs:
+        """The pairs with suspicious labels turned round, or left out.
+
+        Args:
+            policy: flip or drop.
+            above: the p_flip from which on a label is suspicious.
+        """
+        suspicious = self.probabilities > above
+
+        def change(batch: pa.Table, start: int) -> pa.Table:
+            here = pa.array(suspicious[start : start + len(batch)])
+            return swap(batch, here) if policy == "flip" else batch.filter(pc.invert(here))
+
+        return self.pairs.map(change)
+
+    def sentences(self) -> list[str]:
+        """What was found, for a person."""
+        said = [_noise_sentence(self.noise)]
+        count = int((self.probabilities > 0.5).sum())
+        said.append(f"{count:,} of {len(self.pairs):,} labels are more likely reversed than not.")
+        worth = {name: self.evidence.log_likelihoods[name] for name in self.evidence.columns}
+        best = max(worth, key=lambda name: worth[name])
+        gain = worth[best] - np.log(0.5)
+        if gain < _CHANCE:
+            said.append(
+                "No evidence agrees with the labels better than chance, so nothing can be said of "
+                "single pairs."
+            )
+        else:
+            said.append(f"The strongest evidence is {best} ({gain:.3f} nats a label over chance).")
+        said += [f"{reason}." for _, reason in self.evidence.aside.values()]
+        return said
+
+
+_CHANCE = 0.002
+
+
+def audit(
+    data: Pairs | Path | str,
+    model: str | None = None,
+    *,
+    evidence: Collection[Kind] = tuple(EVIDENCE),
+    max_length: int = 1024,
+    progress: Progress | None = None,
+    **reading: Any,
+) -> Audit:
+    """How likely each preference label is reversed, and why.
+
+    Every evidence is read out of fold by prompt: fitted on the labels of the other prompts.
+    Without a model, what texts, lengths, scores and votes say is left.
+
+    Args:
+        data: pairs, or what `load_pairs` reads.
+        model: a local folder or a name on the hub, whose frozen hidden states are evidence.
+        evidence: names of `EVIDENCE`; what the rows do not have is passed over.
+        max_length: tokens of a prompt and its longer answer, for the model.
+        progress: shows how far it is.
+        reading: options of `load_pairs`.
+
+    Raises:
+        DataError: for pairs that cannot be read, or too few of them.
+        ModelError: for a model that cannot be loaded.
+    """
+    if unknown := set(evidence) - set(EVIDENCE):
+        raise DataError(
+            f"There is no evidence {', '.join(sorted(unknown))}; known are {', '.join(EVIDENCE)}."
+        )
+    progress = progress or Progress()
+    pairs = data if isinstance(data, Pairs) else load_pairs(data, progress=progress, **reading)
+    hidden, token_lengths = None, None
+    if model is not None:
+        from plc_core.label_audit.hidden_states import read_hidden_states  # torch
+
+        pairs, hidden, token_lengths = read_hidden_states(pairs, model, max_length, progress)
+        if "hidden states" not in evidence:
+            hidden = None
+    if len(pairs) < FEWEST:
+        raise DataError(
+            f"{len(pairs)} pairs are too few for an audit: at least {FEWEST} are needed, as each "
+            "label is judged by those of the other prompts."
+        )
+    table = _facts(pairs)
+    folds = prompt_folds(table["prompt"].tolist())
+    found = gathered(pairs, table, folds, set(evidence), hidden, token_lengths)
+    if not found.columns:
+        raise DataError("None of the evidence asked for is there: add lengths or words.")
+    stack = stacked(found.columns, folds)
+    flips = FlipModel(stack.margins)
+    aside = {name: column for name, (column, _) in found.aside.items()}
+    why = reasons(stack.contributions, aside, table, found.sizes, _findings(pairs))
+    return Audit(
+        pairs,
+        flips.p_flip(stack.margins),
+        _ties(pairs, table),
+        stack,
+        found,
+        flips.noise(),
+        why,
+        model,
+        flips,
+    )
+
+
+def _facts(pairs: Pairs) -> pd.DataFrame:
+    """pair_id, prompt (a hash), source, score_chosen and score_rejected, row by row."""
+    parts = []
+    for batch in pairs.batches(["pair_id", "prompt", "source", "score_chosen", "score_rejected"]):
+        part = batch.drop_columns("prompt").to_pandas()
+        part["prompt"] = [json.dumps(turns) for turns in batch["prompt"].to_pylist()]
+        part["prompt"] = pd.util.hash_pandas_object(part["prompt"], index=False).astype(str)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _findings(pairs: Pairs) -> dict[str, str]:
+    """By pair id, what validation found that bears on the label."""
+    table = pairs.findings
+    chosen = table.filter(pc.is_in(table["rule"], pa.array(_ON_LABELS)))
+    found: dict[str, str] = {}
+    for row in chosen.to_pylist():
+        if row["pair_id"] is not None and row["action"] == "keep":
+            before = found.get(row["pair_id"])
+            found[row["pair_id"]] = f"{before}; {row['reason']}" if before else row["reason"]
+    return found
+
+
+def _ties(pairs: Pairs, table: pd.DataFrame) -> NDArray[np.float64]:
+    """p_tie: the share of votes that are ties, or 1 and 0 for equal and other scores."""
+    scores = table[["score_chosen", "score_rejected"]].to_numpy(dtype=float)
+    ties = np.where(np.isfinite(scores).all(1), (scores[:, 0] == scores[:, 1]) * 1.0, np.nan)
+    start = 0
+    for batch in pairs.batches(["votes"]):
+        for row, votes in enumerate(batch["votes"].to_pylist(), start):
+            if votes:
+                ties[row] = votes.count("tie") / len(votes)
+        start += len(batch)
+    return ties
+
+
+def _column(pairs: Pairs, name: str) -> list[Any]:
+    if name in ("source", "split"):
+        return list(pairs.dataset[name])
+    values = [json.loads(text or "{}") for text in pairs.dataset["metadata"]]
+    if not any(name in row for row in values):
+        known = sorted({key for row in values[:1000] for key in row})
+        raise DataError(
+            f"The pairs have no column {name!r}; they have source, split"
+            f"{', ' if known else ''}{', '.join(known)}."
+        )
+    return [row.get(name) for row in values]
+
+
+def _noise_sentence(noise: NoiseRate) -> str:
+    interval = f"[{noise.low:.0%}, {noise.high:.0%}]"
+    if noise.rate is None:
+        return (
+            f"How many labels are reversed is not known: the evidence leaves {interval}. More "
+            "pairs, or a stronger model, would narrow it."
+        )
+    return f"About {noise.rate:.0%} of the labels are reversed, 95 % interval {interval}."
+
+
+def evidence_table(found: Evidence, weights: Mapping[str, float]) -> pd.DataFrame:
+    """A row an evidence: what it gains over chance alone, nats a label, and its weight."""
+    rows = [
+        {
+            "evidence": name,
+            "pairs": int(np.isfinite(column).sum()),
+            "nats over chance": found.log_likelihoods[name] - np.log(0.5),
+            "weight": weights[name],
+            "note": "",
+        }
+        for name, column in found.columns.items()
+    ]
+    rows += [
+        {
+            "evidence": name,
+            "pairs": int(np.isfinite(column).sum()),
+            "nats over chance": np.nan,
+            "weight": 0.0,
+            "note": reason,
+        }
+        for name, (column, reason) in found.aside.items()
+    ]
+    return pd.DataFrame(rows).sort_values("nats over chance", ascending=False, ignore_index=True)

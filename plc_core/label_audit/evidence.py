@@ -1,0 +1,149 @@
+"""Evidence for or against each label, one column each: positive speaks for the label as given.
+
+All of it is antisymmetric (a pair turned round changes its sign) and read out of fold by prompt,
+so no label is judged by a model that learnt from it. A pair that lacks an evidence has NaN there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from plc_core.data import Pairs
+from plc_core.label_audit.probe import Probe, Rows, log_likelihood, out_of_fold
+from plc_core.label_audit.words import word_differences, words_out_of_fold
+
+Kind = Literal["hidden states", "lengths", "words", "scores", "votes"]
+EVIDENCE: dict[Kind, str] = {
+    "hidden states": "a linear probe of a frozen model's hidden states; needs a model",
+    "lengths": "how much longer the chosen answer is, in tokens or else in words",
+    "words": "which words the preferred answers have",
+    "scores": "the scores that came with the rows, as the share of pairs with a smaller gap",
+    "votes": "how many of the annotators' votes are for the label",
+}
+_FOLLOWED = 0.995
+"""Labels that agree with an evidence this often were made from it, and it cannot judge them."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of every pair.
+
+    Attributes:
+        columns: [pairs] each, by name; the columns that are added up.
+        aside: columns that are shown and not added up, each with the reason.
+        log_likelihoods: of each column alone, mean log σ(a · column) per pair that has it, nats.
+        details: which layer and penalty were chosen, for the record.
+        sizes: [pairs, 2] lengths of chosen and rejected, in tokens or words.
+    """
+
+    columns: dict[str, NDArray[np.float64]]
+    aside: dict[str, tuple[NDArray[np.float64], str]]
+    log_likelihoods: dict[str, float]
+    details: dict[str, object]
+    sizes: NDArray[np.int64]
+
+
+def lengths(chosen: NDArray[np.float64], rejected: NDArray[np.float64]) -> Mapping[str, NDArray]:
+    """Two columns: the difference of lengths, and that of their logarithms."""
+    return {
+        "length": chosen - rejected,
+        "log length": np.log(np.maximum(chosen, 1)) - np.log(np.maximum(rejected, 1)),
+    }
+
+
+def score_gaps(table: pd.DataFrame) -> NDArray[np.float64]:
+    """Gap of the scores, ranked by size within a source, with its sign: in [−1, 1], NaN without.
+
+    Scales differ between sources, so only ranks compare.
+    """
+    gap = (table["score_chosen"] - table["score_rejected"]).astype(float)
+    size = gap.abs().groupby(table["source"]).rank(pct=True)
+    signed: NDArray[np.float64] = np.sign(gap.to_numpy()) * size.to_numpy(dtype=float)
+    return signed
+
+
+def vote_shares(pairs: Pairs) -> NDArray[np.float64]:
+    """(votes for the label − votes against) / votes, in [−1, 1]; NaN without votes."""
+    shares = []
+    for batch in pairs.batches(["votes"]):
+        for votes in batch["votes"].to_pylist():
+            known = votes or []
+            ahead = known.count("chosen") - known.count("rejected")
+            shares.append(ahead / len(known) if known else np.nan)
+    return np.array(shares, dtype=float)
+
+
+def gathered(
+    pairs: Pairs,
+    table: pd.DataFrame,
+    folds: NDArray[np.int64],
+    kinds: set[Kind],
+    hidden: Mapping[int, Rows] | None,
+    token_lengths: NDArray[np.int64] | None,
+) -> Evidence:
+    """All evidence of `kinds` that the pairs have.
+
+    Args:
+        table: pair_id, source, score_chosen, score_rejected of the pairs, in their order.
+        folds: [pairs].
+        hidden: rows of `HiddenDifferences` by layer, or None without a model.
+        token_lengths: [pairs, 2], or None to count words.
+    """
+    columns: dict[str, NDArray[np.float64]] = {}
+    details: dict[str, object] = {}
+    sizes = token_lengths if token_lengths is not None else _word_counts(pairs)
+    if "lengths" in kinds:
+        columns |= lengths(*sizes.astype(float).T)
+        details["lengths in"] = "words" if token_lengths is None else "tokens"
+    if "words" in kinds:
+        batches = pairs.batches(["chosen", "rejected"])
+        texts = ((b["chosen"].to_pylist(), b["rejected"].to_pylist()) for b in batches)
+        probe = words_out_of_fold(word_differences(texts), folds)
+        columns["words"] = probe.margins
+    if "hidden states" in kinds and hidden is not None:
+        probes: dict[int, Probe] = {
+            layer: out_of_fold(rows, folds) for layer, rows in hidden.items()
+        }
+        layer = max(probes, key=lambda number: probes[number].log_likelihood)
+        columns["hidden states"] = probes[layer].margins
+        details["layer"] = layer
+        details["penalty"] = probes[layer].penalty
+    if "scores" in kinds and table["score_chosen"].notna().any():
+        columns["scores"] = score_gaps(table)
+    if "votes" in kinds and len(shares := vote_shares(pairs)) and np.isfinite(shares).any():
+        columns["votes"] = shares
+    aside: dict[str, tuple[NDArray[np.float64], str]] = {
+        str(name): (columns.pop(name), reason)
+        for name in ("scores", "votes")
+        if name in columns and (reason := _follows(name, columns[name]))
+    }
+    likelihoods = {
+        name: log_likelihood(column[np.isfinite(column)]) for name, column in columns.items()
+    }
+    return Evidence(columns, aside, likelihoods, details, sizes)
+
+
+def _follows(name: str, column: NDArray[np.float64]) -> str:
+    """Why an evidence cannot judge the labels, or nothing."""
+    known = column[np.isfinite(column) & (column != 0)]
+    if len(known) and np.mean(known > 0) >= _FOLLOWED:
+        return (
+            f"{np.mean(known > 0):.1%} of the labels agree with the {name}, so they were probably "
+            f"made from them: the {name} show contradictions, and say nothing of the others"
+        )
+    return ""
+
+
+def _word_counts(pairs: Pairs) -> NDArray[np.int64]:
+    counts = [
+        [len(text.split()) for text in row]
+        for batch in pairs.batches(["chosen", "rejected"])
+        for row in zip(batch["chosen"].to_pylist(), batch["rejected"].to_pylist(), strict=True)
+    ]
+    return np.array(counts, dtype=np.int64).reshape(-1, 2)

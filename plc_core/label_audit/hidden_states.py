@@ -1,0 +1,279 @@
+"""What a frozen model's hidden states say of a pair's two answers: one packed forward, kept.
+
+Of every pair: at some depths of the model, the state at the answer's last token and the mean over
+the answer's tokens, chosen minus rejected. Layers above the deepest one asked for are not run.
+The differences lie on disk by content (model, precision, attention, depths; tokens of the pair), in
+parts that a kill leaves whole, so that a second call, another noise rate or more pairs compute only
+what is missing; they are read from there a part at a time and never held in memory all at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from plc_core.data import Pairs
+from plc_core.engine.attention import attention_kind, attention_mask, whole_blocks
+from plc_core.engine.logprobs import autocast, packed_rows, verify_packing
+from plc_core.engine.models import compile_layers, load_policy, model_identity
+from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.tokens import content_keys, tokenize_pairs
+from plc_core.files import RunError, cache_dir, checksum, exclusive, replacing, write_json
+from plc_core.label_audit.probe import Rows
+from plc_core.progress import Progress
+
+DEPTHS = (0.5, 0.6, 0.7, 0.8)
+"""Shares of the layers. Linear probes were best at .6 to .7 in models of 135 M and 1.5 B."""
+
+_PAIRS_A_PART = 1024
+_POOLS = 2  # last token, mean
+_TOKENS_ON_A_GPU = 24_576
+_TOKENS_ON_A_CPU = 2_048
+"""Of a forward: enough to keep the device busy, and a dense mask small."""
+
+
+class HiddenDifferences:
+    """[pairs, depths, 2, width] differences chosen − rejected, float16, in parts on disk.
+
+    Attributes:
+        layers: the number of the layer at each depth, from 1.
+        width: of a hidden state.
+    """
+
+    def __init__(self, folder: Path, layers: Sequence[int], width: int) -> None:
+        self.folder = folder
+        self.layers = tuple(layers)
+        self.width = width
+        self._places: dict[str, tuple[Path, int]] = {}
+        self.signs: NDArray[np.float32] = np.zeros(0, np.float32)
+        self._keys: list[str] = []
+
+    def of(self, keys: list[str], signs: NDArray[np.float32]) -> HiddenDifferences:
+        """The same, for pairs of these keys in this order; a sign of −1 turns a pair round."""
+        self._keys, self.signs = keys, signs
+        return self
+
+    def rows(self, depth: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Both poolings at one depth, [rows, 2 · width], some pairs at a time, in their order."""
+        opened: dict[Path, NDArray[np.float16]] = {}
+        for start in range(0, len(self._keys), _PAIRS_A_PART):
+            keys = self._keys[start : start + _PAIRS_A_PART]
+            block = np.empty((len(keys), _POOLS * self.width), np.float32)
+            for row, key in enumerate(keys):
+                path, place = self._places[key]
+                if path not in opened:
+                    opened[path] = np.load(path, mmap_mode="r")
+                block[row] = opened[path][place, depth].reshape(-1)
+            yield (
+                slice(start, start + len(keys)),
+                block * self.signs[start : start + len(keys), None],
+            )
+
+    def read(self) -> None:
+        """Take in the parts that are on disk and whole; others are removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for note in sorted(self.folder.glob("*-*.json")):
+            part = note.with_suffix(".npy")
+            try:
+                said = json.loads(note.read_text(encoding="utf-8"))
+                whole = said["crc32"] == checksum(part)
+            except (OSError, ValueError, KeyError, TypeError):
+                whole = False
+            if whole:
+                self._places |= {key: (part, row) for row, key in enumerate(said["keys"])}
+            else:
+                for path in (note, part):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def add(self, keys: list[str], values: NDArray[np.float16]) -> None:
+        """Keep some pairs' differences, on disk at once."""
+        first = hashlib.sha256(keys[0].encode()).hexdigest()[:8]
+        name = f"{zlib.crc32(values.tobytes()):08x}-{first}"
+        part = self.folder / f"{name}.npy"
+        with replacing(part) as temporary, temporary.open("wb") as file:
+            np.save(file, values)
+        write_json(part.with_suffix(".json"), {"keys": keys, "crc32": checksum(part)})
+        self._places |= {key: (part, row) for row, key in enumerate(keys)}
+
+
+def hidden_differences(
+    dataset: Dataset,
+    model: PreTrainedModel,
+    collator: StepCollator,
+    bf16: bool,
+    progress: Progress,
+    depths: Sequence[float] = DEPTHS,
+) -> HiddenDifferences:
+    """The hidden-state differences of tokenised pairs, from the cache or computed now.
+
+    Args:
+        dataset: of `tokenize_pairs`.
+        model: frozen, on its device.
+        collator: of forwards.
+        bf16: forwards in bfloat16 by autocast.
+        depths: shares of the model's layers, in (0, 1].
+
+    Raises:
+        RunError: where states are not finite, or the cache cannot be written.
+        ModelError: where packed rows change what the model computes.
+    """
+    decoder: Any = model.get_decoder()
+    count = len(decoder.layers)
+    layers = sorted({min(count, max(1, round(depth * count))) for depth in depths})
+    with autocast(model.device, bf16):
+        kind = attention_kind(model)
+    settings = {
+        "model": model_identity(model),
+        "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
+        "attention": kind,
+        "layers": layers,
+        "pooling": "last token, mean",
+    }
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    kept = HiddenDifferences(
+        cache_dir() / "hidden_states" / name, layers, int(model.config.hidden_size)
+    )
+    keys = content_keys(dataset)
+    # As in the reference cache: one row serves both directions of a label.
+    signs = np.array(
+        [1.0 if row["chosen_ids"] <= row["rejected_ids"] else -1.0 for row in dataset], np.float32
+    )
+    with exclusive(kept.folder):
+        kept.read()
+        if not (said := kept.folder / "settings.json").exists():
+            write_json(said, settings)
+        missing = {key: place for place, key in enumerate(keys) if key not in kept}
+        if missing:
+            verify_packing(model, dataset, bf16)
+            if model.device.type == "cuda":
+                compile_layers(model)
+            rows = dataset.select(missing.values())
+            _fill(kept, list(missing), rows, signs[list(missing.values())], model, collator, bf16,
+                  kind, progress)  # fmt: skip
+    return kept.of(keys, signs)
+
+
+def read_hidden_states(
+    pairs: Pairs, model: str, max_length: int, progress: Progress
+) -> tuple[Pairs, dict[int, Rows], NDArray[np.int64]]:
+    """The pairs that the model can read, the rows of `HiddenDifferences` by layer, token lengths.
+
+    On a GPU in bfloat16, elsewhere in fp32. Lengths are [pairs, 2], chosen and rejected.
+
+    Raises:
+        ModelError: where the model cannot be loaded, or not be run on packed rows.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    bf16 = device.type == "cuda"
+    policy, tokenizer = load_policy(model, "bf16" if bf16 else "fp32")
+    policy.to(device)  # type: ignore[arg-type]
+    tokens = tokenize_pairs(pairs, tokenizer, max_length, {}, progress)
+    room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
+    most = max(room, int(pair_sizes(tokens.dataset).max()))
+    collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
+    found = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
+    rows: dict[int, Rows] = {n: partial(found.rows, place) for place, n in enumerate(found.layers)}
+    return tokens.pairs, rows, response_lengths(tokens.dataset).astype(np.int64)
+
+
+@torch.inference_mode()
+def _fill(
+    kept: HiddenDifferences,
+    keys: list[str],
+    rows: Dataset,
+    signs: NDArray[np.float32],
+    model: PreTrainedModel,
+    collator: StepCollator,
+    bf16: bool,
+    kind: str,
+    progress: Progress,
+) -> None:
+    order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
+    with (
+        _tapped(model, kept.layers) as states,
+        autocast(model.device, bf16),
+        packed_rows(model),
+        progress.phase("hidden states", len(order)) as advance,
+    ):
+        for start in range(0, len(order), _PAIRS_A_PART):
+            members = order[start : start + _PAIRS_A_PART]
+            part = np.zeros((len(members), len(kept.layers), _POOLS, kept.width), np.float16)
+            for batch in collator([rows[i] for i in members])["forwards"]:
+                part[batch["place"].numpy()] = _differences(model, batch, kind, states)
+                advance(len(batch["place"]))
+            if not np.isfinite(part).all():
+                raise RunError("Hidden states are not finite; look at the model's weights.")
+            turned = part * signs[members, None, None, None].astype(np.float16)
+            kept.add([keys[i] for i in members], turned)
+
+
+def _differences(
+    model: PreTrainedModel, batch: Mapping[str, Tensor], kind: str, states: list[Tensor]
+) -> NDArray[np.float16]:
+    """[B, depths, 2, width] of one packed forward."""
+    batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    padded = whole_blocks(batch) if kind == "flex" else batch
+    states.clear()
+    decoder: Any = model.get_decoder()
+    decoder(
+        input_ids=padded["input_ids"],
+        attention_mask=attention_mask(padded, kind),
+        position_ids=padded["position_ids"],
+        use_cache=False,
+    )
+    lengths = batch["lengths"]
+    ends = lengths.cumsum(0)
+    starts = ends - lengths
+    # A token stands behind the one that predicts it, but for a rejected answer's first one, which
+    # the prompt's last token predicts and which stands behind the chosen answer.
+    columns = batch["predict_column"] + 1
+    chosen, rejected = slice(0, None, 2), slice(1, None, 2)
+    columns[starts[rejected]] = columns[starts[chosen]] + lengths[chosen]
+    pooled = []
+    for state in states:
+        tokens = state[batch["predict_row"], columns].float()  # [N, width]
+        mean = torch.segment_reduce(tokens, "mean", lengths=lengths, unsafe=True)
+        both = torch.stack((tokens[ends - 1], mean), 1)  # [2B, 2, width]
+        pooled.append(both[chosen] - both[rejected])
+    limit = float(np.finfo(np.float16).max)
+    return torch.stack(pooled, 1).clamp(-limit, limit).to(torch.float16).cpu().numpy()
+
+
+@contextlib.contextmanager
+def _tapped(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Within, a forward leaves the states behind `layers` in the list, and ends with the last."""
+    decoder: Any = model.get_decoder()
+    every: nn.ModuleList = decoder.layers
+    states: list[Tensor] = []
+
+    def keep(module: nn.Module, given: Any, output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [every[number - 1].register_forward_hook(keep) for number in layers]
+    decoder.layers = every[: layers[-1]]
+    was_training = model.training
+    model.eval()
+    try:
+        yield states
+    finally:
+        decoder.layers = every
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,173 @@
+"""From evidence to probabilities: one margin a pair, a noise rate, and p_flip.
+
+The evidence columns of a pair are antisymmetric: turned round, they change sign. Logistic
+regression without an intercept, fitted on the labels as given and read out of fold, adds them up
+to one margin s, positive where they speak for the label. How often labels agree rises with s and
+levels off at one minus the noise rate η, so a mixture
+
+    P(label as given | s) ∝ (1 − η) G(k s) + η G(−k s)
+
+identifies η, the more loosely the less is known of the link G. So the posterior runs over η, the
+scale k and links from the logistic one to one with Cauchy's tails, and its interval says what
+that leaves open. The flip probability of a pair is the mixture's second share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit
+from scipy.stats import t as student
+
+_RATES = np.arange(0.0, 0.5, 0.01)
+_SCALES = np.geomspace(0.1, 16, 33)
+_TAILS = (np.inf, 8.0, 3.0, 1.0)
+"""Degrees of freedom of the link: the logistic one, and Student's, whose tails level off later."""
+_SHRINKAGE = 1e-3
+_BINS = 2000
+_LEVEL = 0.95
+_WIDE = 0.3
+"""An interval of the noise rate this wide, or wider, says that it is not known."""
+
+
+class Stack(NamedTuple):
+    """Evidence added up.
+
+    Attributes:
+        margins: [pairs], out of fold, in the labels' direction.
+        weights: of each column, per root mean square of it; the mean over folds.
+        contributions: [pairs, columns], what each column adds to the margin.
+    """
+
+    margins: NDArray[np.float64]
+    weights: dict[str, float]
+    contributions: pd.DataFrame
+
+
+class NoiseRate(NamedTuple):
+    """Posterior mean and 95 % interval of the share of reversed labels; None where not known."""
+
+    rate: float | None
+    low: float
+    high: float
+    pairs: int
+
+
+def stacked(columns: Mapping[str, NDArray[np.float64]], folds: NDArray[np.int64]) -> Stack:
+    """Logistic regression of the labels on antisymmetric columns, without intercept, out of fold.
+
+    Args:
+        columns: [pairs] each, in the labels' direction; NaN where a pair lacks the evidence, which
+            then adds nothing.
+        folds: [pairs], the folds that the columns themselves were read by.
+    """
+    table = pd.DataFrame(columns, dtype=np.float64)
+    spread = np.sqrt((table**2).mean())
+    scaled = (table / spread.replace(0, np.nan)).fillna(0.0).clip(-8, 8)
+    matrix = scaled.to_numpy()
+    contributions = np.zeros_like(matrix)
+    weights = []
+    for fold in range(int(folds.max()) + 1):
+        fitted = _logistic(matrix[folds != fold])
+        weights.append(fitted)
+        contributions[folds == fold] = matrix[folds == fold] * fitted
+    return Stack(
+        contributions.sum(1),
+        dict(zip(table.columns, np.mean(weights, 0), strict=True)),
+        pd.DataFrame(contributions, columns=table.columns),
+    )
+
+
+def _logistic(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights that maximise mean log σ(rows · w) − shrinkage |w|² / 2, by Newton's method."""
+    weights = np.zeros(rows.shape[1])
+
+    def loss(at: NDArray[np.float64]) -> float:
+        return float(-log_expit(rows @ at).mean() + _SHRINKAGE * at @ at / 2)
+
+    for _ in range(50):
+        wrong = expit(-(rows @ weights))
+        slope = rows.T @ wrong / len(rows) - _SHRINKAGE * weights
+        curve = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows)
+        step = np.linalg.solve(curve + _SHRINKAGE * np.eye(len(weights)), slope)
+        size = 1.0
+        while size > 1e-4 and loss(weights + size * step) > loss(weights):
+            size /= 2
+        weights = weights + size * step
+        if np.abs(size * step).max() < 1e-8:
+            break
+    return weights
+
+
+class FlipModel:
+    """The posterior over noise rate, scale and link, from the margins of all pairs.
+
+    Args:
+        margins: [pairs], of `stacked`.
+    """
+
+    def __init__(self, margins: NDArray[np.float64]) -> None:
+        self._spread = float(np.sqrt(np.mean(margins**2))) or 1.0
+        self._pairs = len(margins)
+        self._agree = np.stack([_link(tails) for tails in _TAILS])  # [links, scales, grid]
+        log_likelihood = self._log_likelihood(margins)
+        self._weights = _normalised(log_likelihood)
+
+    def noise(self, margins: NDArray[np.float64] | None = None) -> NoiseRate:
+        """The noise rate of all pairs, or of some with the scale and the link of all.
+
+        It is not known (None) where its interval is as wide as saying nothing.
+        """
+        if margins is None:
+            weights, pairs = self._weights.sum((1, 2)), self._pairs
+        else:
+            shape = self._weights.sum(0)  # of scale and link, whatever the rate of all is
+            inside = self._log_likelihood(margins) + np.log(shape + 1e-300)
+            weights, pairs = _normalised(inside).sum((1, 2)), len(margins)
+        below = np.cumsum(weights)
+        low, high = (
+            float(_RATES[min(int(np.searchsorted(below, level)), len(_RATES) - 1)])
+            for level in ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)
+        )
+        rate = float(weights @ _RATES)
+        return NoiseRate(rate if high - low < _WIDE else None, low, high, pairs)
+
+    def p_flip(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[pairs] probabilities that a label is reversed, given its evidence."""
+        rates = _RATES[:, None, None, None]
+        share = rates * (1 - self._agree)
+        reversed_share = share / np.maximum(share + (1 - rates) * self._agree, 1e-300)
+        on_grid = np.einsum("rls,rlsg->g", self._weights, reversed_share)
+        return np.interp(margins / self._spread, _GRID, on_grid)
+
+    def _log_likelihood(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[rates, links, scales] of margins, which are counted in bins of the grid."""
+        place = np.clip(np.searchsorted(_GRID, margins / self._spread), 0, len(_GRID) - 1)
+        counts = np.bincount(place, minlength=len(_GRID))
+        used = np.flatnonzero(counts)
+        agree = self._agree[..., used]
+        return np.stack(
+            [
+                np.log(np.maximum(rate + (1 - 2 * rate) * agree, 1e-300)) @ counts[used]
+                for rate in _RATES
+            ]
+        )
+
+
+_GRID = np.sinh(np.linspace(-3, 3, _BINS + 1))
+"""Margins per root mean square, dense around 0 and wide enough for any."""
+
+
+def _link(tails: float) -> NDArray[np.float64]:
+    """[scales, grid] probabilities that a label without noise agrees."""
+    at = _SCALES[:, None] * _GRID
+    return expit(at) if np.isinf(tails) else student.cdf(at, tails)
+
+
+def _normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(log_weights - log_weights.max())
+    return weights / weights.sum()

@@ -1,0 +1,68 @@
+"""Why a pair is suspicious, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+_STRONG = 1.0
+"""An evidence is a reason where it speaks against the label as strongly as it speaks of any pair,
+in root mean squares of what it adds."""
+
+
+def reasons(
+    contributions: pd.DataFrame,
+    aside: dict[str, NDArray[np.float64]],
+    table: pd.DataFrame,
+    lengths: NDArray[np.int64],
+    findings: dict[str, str],
+) -> list[str]:
+    """One text a pair: the evidence that speaks against its label, the strongest first.
+
+    Args:
+        contributions: of `posterior.Stack`.
+        aside: evidence that is not added up, in the labels' direction.
+        table: pair_id, score_chosen and score_rejected.
+        lengths: [pairs, 2] of chosen and rejected.
+        findings: by pair id, what validation found that bears on the label.
+    """
+    typical = np.sqrt((contributions**2).mean()).replace(0.0, np.inf)
+    strength = (-contributions / typical).to_numpy()
+    strongest = np.argsort(-strength, axis=1, kind="stable")
+    names = [str(name) for name in contributions]
+    ids = table["pair_id"].tolist()
+    texts = []
+    for row, pair_id in enumerate(ids):
+        parts = []
+        if pair_id in findings:
+            parts.append(findings[pair_id])
+        for name, column in aside.items():
+            if np.isfinite(column[row]) and column[row] < 0:
+                parts.append(_contradicted(name, table, row))
+        parts += [
+            _said(names[place], table, row, lengths)
+            for place in strongest[row]
+            if strength[row, place] >= _STRONG
+        ]
+        texts.append("; ".join(dict.fromkeys(parts)))
+    return texts
+
+
+def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.int64]) -> str:
+    if name in ("length", "log length"):
+        chosen, rejected = (int(n) for n in lengths[row])
+        word = "shorter" if chosen < rejected else "longer"
+        return f"the preferred answer is {word} ({chosen} against {rejected})"
+    if name == "hidden states":
+        return "answers like the rejected one are preferred on other prompts (hidden states)"
+    if name == "words":
+        return "the rejected answer has the words of preferred ones"
+    return _contradicted(name, table, row)
+
+
+def _contradicted(name: str, table: pd.DataFrame, row: int) -> str:
+    if name == "scores":
+        one, other = table["score_chosen"].iloc[row], table["score_rejected"].iloc[row]
+        return f"the scores say the opposite ({one:g} against {other:g})"
+    return f"most {name} are against the label"

@@ -1,0 +1,242 @@
+"""The label audit: evidence read out of fold, one probability a pair, and an honest noise rate."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
+
+import plc_core
+from plc_core import load_pairs
+from plc_core.data import DataError, flip_labels
+from plc_core.engine.models import load_policy
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.label_audit import evidence_table
+from plc_core.label_audit.hidden_states import read_hidden_states
+from plc_core.label_audit.posterior import FlipModel, stacked
+from plc_core.label_audit.probe import PENALTIES, log_likelihood, out_of_fold, prompt_folds
+from plc_core.progress import Progress
+
+GOOD, BAD, NEUTRAL = (
+    "thanks because exactly precise",
+    "dunno whatever maybe lol",
+    "the a of to in and",
+)
+
+
+def answer(rng, quality):
+    words = rng.choice([*NEUTRAL.split()] * 3 + (GOOD if quality else BAD).split(), 12)
+    return " ".join(words)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """600 pairs whose chosen answers have the better words; two annotators."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"prompt": f"question {n // 2}", "chosen": answer(rng, True) + f" {n}",
+         "rejected": answer(rng, False) + f" {n}", "annotator": "ab"[n % 2]}
+        for n in range(600)
+    ]  # fmt: skip
+    path = tmp_path_factory.mktemp("audit") / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_pairs(path)
+
+
+@pytest.fixture(scope="module")
+def noisy(pairs):
+    return flip_labels(pairs, 0.2, seed=3)
+
+
+# ---- the probe -----------------------------------------------------------------------------------
+
+
+def test_a_probe_is_ridge_regression_of_the_other_folds():
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(300, 8)).astype(np.float32) + 0.3
+    folds = prompt_folds([str(n // 3) for n in range(300)])
+    found = out_of_fold(lambda: iter([(slice(0, 200), rows[:200]), (slice(200, 300), rows[200:])]),
+                        folds)  # fmt: skip
+    scaled = rows / np.sqrt((rows**2).mean(0))
+    for fold in range(folds.max() + 1):
+        others = scaled[folds != fold]
+        penalty = found.penalty * np.trace(others.T @ others) / 8
+        plain = Ridge(alpha=penalty, fit_intercept=False).fit(others, np.ones(len(others)))
+        expected = plain.predict(scaled[folds == fold])
+        np.testing.assert_allclose(found.margins[folds == fold], expected, rtol=2e-3, atol=1e-5)
+    assert found.penalty in PENALTIES
+
+
+def test_turning_a_pair_round_turns_its_reading():
+    """Its own label says nothing of it: only the sign changes, and the other folds' readings."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(200, 4)).astype(np.float32) + 0.5
+    folds = prompt_folds([str(n) for n in range(200)])
+    other = rows.copy()
+    other[7] *= -1
+    before, after = (out_of_fold(lambda r=r: iter([(slice(0, 200), r)]), folds)
+                     for r in (rows, other))  # fmt: skip
+    assert after.penalty == before.penalty
+    assert after.margins[7] == pytest.approx(-before.margins[7], rel=1e-4)
+
+
+def test_pairs_of_one_prompt_are_in_one_fold_whatever_their_order():
+    groups = [f"p{n % 40}" for n in range(200)]
+    folds = prompt_folds(groups)
+    assert all(len({f for f, g in zip(folds, groups, strict=True) if g == name}) == 1
+               for name in set(groups))  # fmt: skip
+    assert prompt_folds(groups[::-1]).tolist() == folds[::-1].tolist()
+    with pytest.raises(ValueError, match="2 prompts cannot be spread"):
+        prompt_folds(["a", "b", "a"])
+
+
+def test_knowing_nothing_is_chance():
+    assert log_likelihood(np.zeros(10)) == pytest.approx(np.log(0.5))
+    assert log_likelihood(-np.ones(10)) == pytest.approx(np.log(0.5))  # never against the labels
+
+
+# ---- the posterior -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2])
+def test_the_noise_rate_lies_in_its_interval_and_p_flip_is_calibrated(rate):
+    """Labels of a logistic model, some reversed: in 19 of 20 seeds."""
+    inside, errors = 0, []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        strength = 2 * rng.normal(size=3000)
+        flipped = rng.random(3000) < rate
+        labels = np.where((rng.random(3000) < expit(strength)) ^ flipped, 1, -1)
+        model = FlipModel(0.4 * strength * labels)  # its scale is not known either
+        noise = model.noise()
+        inside += noise.low <= rate <= noise.high
+        chances = model.p_flip(0.4 * strength * labels)
+        bins = np.digitize(chances, np.linspace(0, 1, 11))
+        errors.append(sum(abs((chances - flipped)[bins == b].sum()) for b in set(bins)) / 3000)
+    assert inside >= 19
+    assert np.mean(errors) < 0.05
+
+
+def test_where_margins_say_nothing_the_noise_rate_is_not_known():
+    margins = np.random.default_rng(0).normal(size=500)
+    noise = FlipModel(margins).noise()
+    assert noise.rate is None
+    assert noise.high - noise.low >= 0.3
+    assert np.ptp(FlipModel(np.zeros(500)).p_flip(np.zeros(500))) == 0
+
+
+def test_evidence_that_a_pair_lacks_adds_nothing_to_it():
+    rng = np.random.default_rng(0)
+    column = rng.normal(size=400) + 0.5
+    column[:50] = np.nan
+    found = stacked({"one": column}, np.arange(400) % 5)
+    assert (found.margins[:50] == 0).all()
+    assert found.weights["one"] > 0
+
+
+# ---- the audit -----------------------------------------------------------------------------------
+
+
+def test_reversed_labels_are_found_and_mended(pairs, noisy):
+    audit = plc_core.audit(noisy)
+    flipped = np.array(noisy.dataset["flipped"])
+    assert roc_auc_score(flipped, audit.probabilities) > 0.95
+    assert audit.noise.low <= 0.2 <= audit.noise.high
+    assert audit.evidence.log_likelihoods["words"] > np.log(0.5) + 0.1
+    table = audit.table(50)
+    assert table["p_flip"].is_monotonic_decreasing
+    assert flipped[[noisy.dataset["pair_id"].index(i) for i in table["pair_id"]]].mean() > 0.95
+    assert table["reason"].str.contains("words of preferred ones").mean() > 0.8
+    mended = audit.cleaned("flip")
+    right = [a == b for a, b in zip(mended.dataset["chosen"], pairs.dataset["chosen"], strict=True)]
+    assert np.mean(right) > 0.95
+    kept = audit.cleaned("drop").dataset["pair_id"]
+    assert len(kept) == (audit.probabilities <= 0.5).sum()
+
+
+def test_a_pair_that_is_turned_round_gets_the_other_probability(pairs):
+    """p_flip of a label and of its reverse: what speaks for the one speaks against the other."""
+    one, other = plc_core.audit(pairs), plc_core.audit(flip_labels(pairs, 1.0, seed=0))
+    np.testing.assert_allclose(one.stack.margins, other.stack.margins, rtol=1e-3)
+
+
+def test_noise_is_told_by_any_column_of_ones_own(noisy):
+    table = plc_core.audit(noisy).noise_by("annotator")
+    assert table["group"].tolist() == ["a", "b"]
+    assert table["pairs"].sum() == 600
+    assert (table["low"] <= 0.2).all()
+    assert (table["high"] >= 0.2).all()
+    with pytest.raises(DataError, match=r"no column 'rater'.*annotator"):
+        plc_core.audit(noisy).noise_by("rater")
+
+
+def test_scores_that_the_labels_were_made_from_are_shown_and_not_believed(pairs, tmp_path):
+    rows = [
+        {"prompt": f"q {n}", "chosen": f"yes {n}", "rejected": f"no {n}",
+         "score_chosen": 2.0 + n % 3, "score_rejected": 1.0}
+        for n in range(400)
+    ]  # fmt: skip
+    rows[5]["score_rejected"] = 9.0
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    audit = plc_core.audit(tmp_path / "scored.jsonl", evidence=["lengths", "scores"])
+    assert list(audit.evidence.aside) == ["scores"]
+    assert "probably made from them" in " ".join(audit.sentences())
+    assert "the scores say the opposite (4 against 9)" in audit.why[5]
+    notes = evidence_table(audit.evidence, audit.stack.weights).set_index("evidence")["note"]
+    assert notes["scores"]
+
+
+def test_what_cannot_be_audited_is_a_sentence(pairs):
+    with pytest.raises(DataError, match="There is no evidence smell; known are hidden states"):
+        plc_core.audit(pairs, evidence=["smell"])
+    few = pairs.map(lambda batch, start: batch.slice(0, 50) if not start else batch.slice(0, 0))
+    with pytest.raises(DataError, match="50 pairs are too few"):
+        plc_core.audit(few)
+
+
+# ---- hidden states -------------------------------------------------------------------------------
+
+
+def test_hidden_states_are_those_of_plain_forwards_and_computed_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path))
+    pairs = load_pairs("world", limit=40)
+    kept, rows, lengths = read_hidden_states(pairs, "world", 64, Progress())
+    model, tokenizer = load_policy("world")
+    tokens = tokenize_pairs(pairs, tokenizer, 64).dataset
+    assert len(kept) == len(tokens) == len(lengths)
+    (layer, *_) = rows
+    found = np.concatenate([block for _, block in rows[layer]()])
+    width = model.config.hidden_size
+    for place in (0, 7, len(tokens) - 1):
+        row, sides = tokens[place], []
+        for side in ("chosen_ids", "rejected_ids"):
+            ids = torch.tensor([row["prompt_ids"] + row[side]])
+            with torch.no_grad():
+                state = model(ids, output_hidden_states=True).hidden_states[layer][0]
+            own = state[len(row["prompt_ids"]) :]
+            sides.append(torch.cat((own[-1], own.mean(0))))
+        expected = (sides[0] - sides[1]).numpy()
+        np.testing.assert_allclose(found[place], expected, rtol=2e-3, atol=4e-3)
+        assert found.shape[1] == 2 * width
+    # The other way round and from the disk: the same with the other sign.
+    monkeypatch.setattr(type(model), "forward", None)
+    turned = read_hidden_states(flip_labels(pairs, 1.0, seed=0), "world", 64, Progress())[1]
+    again = np.concatenate([block for _, block in turned[layer]()])
+    np.testing.assert_array_equal(again, -found)
+
+
+def test_damaged_parts_are_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path))
+    pairs = load_pairs("world", limit=20)
+    rows = read_hidden_states(pairs, "world", 64, Progress())[1]
+    before = {layer: np.concatenate([b for _, b in read()]) for layer, read in rows.items()}
+    (part,) = tmp_path.glob("hidden_states/*/*.npy")
+    raw = bytearray(part.read_bytes())
+    raw[-9] ^= 64
+    part.write_bytes(raw)
+    rows = read_hidden_states(pairs, "world", 64, Progress())[1]
+    for layer, read in rows.items():
+        np.testing.assert_array_equal(np.concatenate([b for _, b in read()]), before[layer])
