@@ -42,7 +42,8 @@ def train(arguments: Sequence[str]) -> int:
         usage="plc train FILE [-p NAME VALUE …]",
         description="Train a policy as FILE says, a YAML file of what differs from the defaults; "
         "the run folder gets a report. Several runs at a time: plc batch.",
-        epilog=_parameters(),
+        # Read for those who ask: it takes a second.
+        epilog=_parameters() if {"-h", "--help"} & set(arguments) else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, metavar="FILE")
@@ -138,7 +139,7 @@ def _parameters() -> str:
     import papermill
 
     found = papermill.inspect_notebook(str(resource("notebooks") / "01_train.ipynb"))
-    lines = [f"  {name:<22}{p['default']:<22}{p['help']}" for name, p in found.items()]
+    lines = [f"  {name:<21} {p['default']:<21} {p['help']}" for name, p in found.items()]
     return "parameters, their defaults and what they mean:\n" + "\n".join(lines)
 
 

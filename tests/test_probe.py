@@ -11,8 +11,9 @@ from plc_core import TrainConfig, train
 from plc_core.analysis.studies.pooling import of_calibration
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import trained_checkpoint
-from plc_core.evaluation import probe
+from plc_core.evaluation.judges import reward_model
 from plc_core.evaluation.judges.judgements import Score
+from plc_core.evaluation.judges.reward_model import pair_rewards
 from plc_core.evaluation.probe import (
     check_probe,
     corrupted_pairs,
@@ -157,9 +158,9 @@ def test_answers_without_a_score_are_not_scored_where_nothing_is_to_be_made(
         def score(self, answers: pd.DataFrame) -> list[Score]:
             return [Score(1.0)] * len(answers)
 
-    monkeypatch.setattr(probe, "RewardModelJudge", Judge)
+    monkeypatch.setattr(reward_model, "RewardModelJudge", Judge)
     pairs = held_out_pairs(runs["plc"], 20)
-    assert len(probe.pair_rewards(pairs, "known", make=False)) == len(pairs)
-    assert len(probe.pair_rewards(pairs, "new")) == len(pairs)
+    assert len(pair_rewards(pairs, "known", make=False)) == len(pairs)
+    assert len(pair_rewards(pairs, "new")) == len(pairs)
     with pytest.raises(RunError, match="2 of 20 chosen answers have no score of 'some'"):
-        probe.pair_rewards(pairs, "new", make=False)
+        pair_rewards(pairs, "new", make=False)

@@ -13,7 +13,7 @@ from datasets import Dataset
 from peft import PeftModel
 
 from plc_core.data import flip_labels
-from plc_core.engine import reference
+from plc_core.engine import logprobs
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.checkpoints import load_trained, trained_checkpoint
 from plc_core.engine.config import TrainConfig
@@ -104,7 +104,7 @@ CHANGES = {
     ),
     "bfloat16 by autocast": (lambda s, _: setattr(s, "bf16", True), MISS),
     "the attention": (
-        lambda s, patch: patch.setattr(reference, "attention_kind", lambda model: "flex"), MISS
+        lambda s, patch: patch.setattr(logprobs, "attention_kind", lambda model: "flex"), MISS
     ),
     "adapters to start from": (
         lambda s, _: setattr(s, "policy", load_policy(str(s.adapters))[0]), MISS

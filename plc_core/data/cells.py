@@ -19,14 +19,18 @@ _OPENS = re.compile(r"\s*(?:[\[{(]|array\()")
 _CLOSES = re.compile(r"[\]})]\s*\Z")
 _TWICE = re.compile(r"\s*\"[\s\\\"]*[\[{]")  # written as JSON, and that text once more
 _STRUCTURES = re.compile(r"votes|answers|ratings_(chosen|rejected)|\w+_annotations")
-_KNOWN = "|".join((*ROLES, *TOOL_ROLES, "ai"))
-_SPEAKER = re.compile(
-    rf"""["'](?:role|from|speaker)\\*["']\s*:\s*\\*["'](?:{_KNOWN})["'\\]""", re.IGNORECASE
-)
-_ASSISTANT = "|".join((*(name for name, role in ROLES.items() if role == "assistant"), "ai"))
-_ANSWERS = re.compile(
-    rf"""["'](?:role|from|speaker)\\*["']\s*:\s*\\*["'](?:{_ASSISTANT})["'\\]""", re.IGNORECASE
-)
+
+
+def _spoken_by(*names: str) -> re.Pattern[str]:
+    """A message's speaker of one of these names, as JSON or Python write it, escaped or not."""
+    return re.compile(
+        rf"""["'](?:role|from|speaker)\\*["']\s*:\s*\\*["'](?:{"|".join(names)})["'\\]""",
+        re.IGNORECASE,
+    )
+
+
+_SPEAKER = _spoken_by(*ROLES, *TOOL_ROLES, "ai")
+_ANSWERS = _spoken_by(*(name for name, role in ROLES.items() if role == "assistant"), "ai")
 _SAYS = re.compile(r"""["'](?:content|value|text|message)\\*["']\s*:""", re.IGNORECASE)
 _PARTS = re.compile(
     r"""\s*\[\s*\{\s*["']type["']\s*:\s*["'](?:input_|output_)?text["']\s*,\s*["']text"""
@@ -36,6 +40,8 @@ _FIRST_NAME = re.compile(
 )
 # NumPy prints one object a line without commas; inside a printed text a line's end is escaped.
 _BETWEEN_LINES = re.compile(r"\}\s*\n\s*\{")
+NOTHING = {"", "n/a", "na", "nan", "none", "null"}
+"""How files write a missing number or vote, in small letters."""
 _MOST_PRINTED = 2**22  # characters that are read as Python prints them
 
 

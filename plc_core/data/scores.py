@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from plc_core.data.cells import NOTHING
 from plc_core.data.dialogues import shown
 from plc_core.data.rules import Mark, RowError
 
 SIDES = ("chosen", "rejected")
 
-_UNKNOWN = {"", "n/a", "na", "nan", "none", "null", "-"}  # how files write a missing number
+_UNKNOWN = {*NOTHING, "-"}
 
 # UltraFeedback's authors turned a 10 with a mean rating up to 2 into a 1, asked again up to 4, and
 # kept it above (fix_overall_score_issue.py in their repository).

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
+from plc_core.data.cells import NOTHING
 from plc_core.data.pairs import DataError, Pairs
 
 Side = Literal["a", "b", "tie"]
@@ -17,7 +18,6 @@ VOTES = ("chosen", "rejected", "tie")
 
 VOTE_GROUPS: tuple[VoteGroup, ...] = ("unanimous", "divergent", "tie-majority")
 
-_NO_VOTE = {"", "none", "nan", "null", "n/a", "na"}
 _SPELLINGS: dict[str, Side] = {
     "a": "a",
     "b": "b",
@@ -32,7 +32,7 @@ _SPELLINGS: dict[str, Side] = {
 def is_missing(vote: object) -> bool:
     """Whether a vote is what files write for none: null, NaN, an empty text, or "None"."""
     if isinstance(vote, str):
-        return vote.strip().lower() in _NO_VOTE
+        return vote.strip().lower() in NOTHING
     return vote is None or vote != vote
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from plc_core.engine.attention import PACKED, attention_kind, attention_mask, whole_blocks
-from plc_core.engine.models import ModelError
+from plc_core.engine.models import ModelError, model_identity
 from plc_core.engine.packing import PairCollator, pair_sizes
 from plc_core.engine.vocabulary import LogitTransform, token_logps
 
@@ -69,6 +69,18 @@ def response_logps(
 def autocast(device: torch.device, enabled: bool) -> torch.autocast:
     """bfloat16 by autocast, as transformers' trainer runs its forwards."""
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+def numerics(model: PreTrainedModel, bf16: bool) -> dict[str, str]:
+    """What decides the numbers of a packed forward, as caches are named by: the model's hash,
+    precision and attention."""
+    with autocast(model.device, bf16):
+        attention = attention_kind(model)
+    return {
+        "model": model_identity(model),
+        "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
+        "attention": attention,
+    }
 
 
 @torch.no_grad()

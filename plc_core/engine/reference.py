@@ -8,7 +8,7 @@ import json
 import math
 import secrets
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from plc_core.engine.attention import attention_kind
-from plc_core.engine.logprobs import autocast, pair_logps
-from plc_core.engine.models import model_identity
+from plc_core.engine.logprobs import autocast, numerics, pair_logps
 from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.tokens import content_keys
 from plc_core.files import RunError, checksum, exclusive, read_table, replacing
@@ -120,14 +118,7 @@ def with_reference(
     the reference.
     """
     keys = content_keys(dataset)
-    with autocast(model.device, bf16):
-        attention = attention_kind(model)
-    settings = {
-        "model": model_identity(model),
-        "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
-        "attention": attention,
-        "layout": "packed prompt|chosen|rejected",
-    }
+    settings = numerics(model, bf16) | {"layout": "packed prompt|chosen|rejected"}
     cache = ReferenceCache(cache_root, settings)
     # Another process that needs the same waits here, and then finds it on disk.
     with exclusive(cache.folder):
@@ -146,9 +137,17 @@ def with_reference(
     return dataset, record
 
 
+def in_token_order(row: Mapping[str, Any]) -> bool:
+    """Whether the chosen response comes first in the order of tokens, which no flip changes.
+
+    What a cache keeps of a pair is kept in that order, and so serves both of its labels.
+    """
+    return bool(row["chosen_ids"] <= row["rejected_ids"])
+
+
 def _in_token_order(row: dict[str, Any], a: float, b: float) -> tuple[float, float]:
     # From (chosen, rejected) to the cache's order, and back: a swap undoes itself.
-    return (a, b) if row["chosen_ids"] <= row["rejected_ids"] else (b, a)
+    return (a, b) if in_token_order(row) else (b, a)
 
 
 @torch.no_grad()

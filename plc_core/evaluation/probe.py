@@ -38,7 +38,6 @@ from plc_core.engine.training_pairs import (
     training_pairs,
 )
 from plc_core.engine.world_pairs import tie_prompts, world_pairs, world_ties
-from plc_core.evaluation.judges import RewardModelJudge
 from plc_core.evaluation.standing import refuse_missing
 from plc_core.files import RunError, project_path, read_table, write_table
 from plc_core.objective import Router
@@ -265,40 +264,6 @@ def with_votes(pairs: Pairs, seed: int, annotators: int = 4) -> Pairs:
         return reverse(batch, pd.Series(wanted, dtype=bool).to_numpy())
 
     return voted.map(by_majority)
-
-
-def pair_rewards(pairs: Pairs, model: str, make: bool = True) -> pd.DataFrame:
-    """The rewards that a sequence-classification model gives both answers of each pair.
-
-    Args:
-        model: a reward model's folder, or its name on the hub.
-        make: whether answers that it has not scored yet are scored.
-
-    Returns:
-        One row a pair: pair_id, reward_chosen, reward_rejected.
-
-    Raises:
-        RunError: unless `make`, with the number of answers without a score.
-    """
-    judge = RewardModelJudge(model)
-    table = pairs.table.select(["pair_id", "prompt", "chosen", "rejected"]).to_pandas()
-    conversation = [json.dumps([dict(turn) for turn in prompt]) for prompt in table["prompt"]]
-    found = {"pair_id": table["pair_id"]}
-    for side in ("chosen", "rejected"):
-        answers = pd.DataFrame(
-            {
-                "prompt_id": table["pair_id"],
-                "conversation": conversation,
-                "response": table[side],
-            }
-        )
-        if not make and (left := judge.unscored(answers)):
-            raise RunError(
-                f"{left:,} of {len(answers):,} {side} answers have no score of {judge.name!r}. Set "
-                "make to true to have them scored."
-            )
-        found[f"reward_{side}"] = pd.Series([score.value for score in judge.score(answers)])
-    return pd.DataFrame(found)
 
 
 def corrupted_pairs(run: Run, **changes: Any) -> Pairs:

@@ -11,6 +11,7 @@ from pydantic import Field
 from plc_core.analysis.studies.confirmation import Disagreement
 from plc_core.analysis.studies.pooling import of_calibration, over_seeds
 from plc_core.data import flip_labels
+from plc_core.evaluation.judges.reward_model import pair_rewards
 from plc_core.evaluation.kl_control import Control, win_rates
 from plc_core.evaluation.kl_matching import Judged
 from plc_core.evaluation.probe import (
@@ -18,7 +19,6 @@ from plc_core.evaluation.probe import (
     check_probe,
     held_out_pairs,
     labelled_by_one,
-    pair_rewards,
     score_probe,
 )
 from plc_core.experiments.label_noise import CONTROL, controls_follow, controls_of

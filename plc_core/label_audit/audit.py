@@ -209,8 +209,8 @@ def _facts(pairs: Pairs) -> pd.DataFrame:
     parts = []
     for batch in pairs.batches(["pair_id", "prompt", "source", "score_chosen", "score_rejected"]):
         part = batch.drop_columns("prompt").to_pandas()
-        part["prompt"] = [json.dumps(turns) for turns in batch["prompt"].to_pylist()]
-        part["prompt"] = pd.util.hash_pandas_object(part["prompt"], index=False).astype(str)
+        prompts = pd.Series([json.dumps(turns) for turns in batch["prompt"].to_pylist()])
+        part["prompt"] = pd.util.hash_pandas_object(prompts, index=False).astype(str)
         parts.append(part)
     return pd.concat(parts, ignore_index=True)
 

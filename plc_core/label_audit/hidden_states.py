@@ -27,9 +27,10 @@ from transformers import PreTrainedModel
 
 from plc_core.data import Pairs
 from plc_core.engine.attention import attention_kind, attention_mask, whole_blocks
-from plc_core.engine.logprobs import autocast, packed_rows, verify_packing
-from plc_core.engine.models import compile_layers, load_policy, model_identity
+from plc_core.engine.logprobs import autocast, numerics, packed_rows, verify_packing
+from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.reference import in_token_order
 from plc_core.engine.tokens import content_keys, tokenize_pairs
 from plc_core.files import RunError, cache_dir, checksum, exclusive, replacing, write_json
 from plc_core.label_audit.probe import Rows
@@ -58,29 +59,22 @@ class HiddenDifferences:
         self.layers = tuple(layers)
         self.width = width
         self._places: dict[str, tuple[Path, int]] = {}
-        self.signs: NDArray[np.float32] = np.zeros(0, np.float32)
-        self._keys: list[str] = []
 
-    def of(self, keys: list[str], signs: NDArray[np.float32]) -> HiddenDifferences:
-        """The same, for pairs of these keys in this order; a sign of −1 turns a pair round."""
-        self._keys, self.signs = keys, signs
-        return self
-
-    def rows(self, depth: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Both poolings at one depth, [rows, 2 · width], some pairs at a time, in their order."""
+    def rows(
+        self, depth: int, keys: list[str], signs: NDArray[np.float32]
+    ) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Both poolings at one depth, [rows, 2 · width], of the pairs of these keys in this order,
+        some at a time; a sign of −1 turns a pair round."""
         opened: dict[Path, NDArray[np.float16]] = {}
-        for start in range(0, len(self._keys), _PAIRS_A_PART):
-            keys = self._keys[start : start + _PAIRS_A_PART]
-            block = np.empty((len(keys), _POOLS * self.width), np.float32)
-            for row, key in enumerate(keys):
+        for start in range(0, len(keys), _PAIRS_A_PART):
+            here = slice(start, start + _PAIRS_A_PART)
+            block = np.empty((len(keys[here]), _POOLS * self.width), np.float32)
+            for row, key in enumerate(keys[here]):
                 path, place = self._places[key]
                 if path not in opened:
                     opened[path] = np.load(path, mmap_mode="r")
                 block[row] = opened[path][place, depth].reshape(-1)
-            yield (
-                slice(start, start + len(keys)),
-                block * self.signs[start : start + len(keys), None],
-            )
+            yield slice(start, start + len(block)), block * signs[here, None]
 
     def read(self) -> None:
         """Take in the parts that are on disk and whole; others are removed."""
@@ -120,8 +114,8 @@ def hidden_differences(
     bf16: bool,
     progress: Progress,
     depths: Sequence[float] = DEPTHS,
-) -> HiddenDifferences:
-    """The hidden-state differences of tokenised pairs, from the cache or computed now.
+) -> dict[int, Rows]:
+    """The hidden-state differences of tokenised pairs by layer, from the cache or computed now.
 
     Args:
         dataset: of `tokenize_pairs`.
@@ -137,24 +131,13 @@ def hidden_differences(
     decoder: Any = model.get_decoder()
     count = len(decoder.layers)
     layers = sorted({min(count, max(1, round(depth * count))) for depth in depths})
-    with autocast(model.device, bf16):
-        kind = attention_kind(model)
-    settings = {
-        "model": model_identity(model),
-        "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
-        "attention": kind,
-        "layers": layers,
-        "pooling": "last token, mean",
-    }
+    settings = numerics(model, bf16) | {"layers": layers, "pooling": "last token, mean"}
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     kept = HiddenDifferences(
         cache_dir() / "hidden_states" / name, layers, int(model.config.hidden_size)
     )
     keys = content_keys(dataset)
-    # As in the reference cache: one row serves both directions of a label.
-    signs = np.array(
-        [1.0 if row["chosen_ids"] <= row["rejected_ids"] else -1.0 for row in dataset], np.float32
-    )
+    signs = np.array([1.0 if in_token_order(row) else -1.0 for row in dataset], np.float32)
     with exclusive(kept.folder):
         kept.read()
         if not (said := kept.folder / "settings.json").exists():
@@ -166,14 +149,14 @@ def hidden_differences(
                 compile_layers(model)
             rows = dataset.select(missing.values())
             _fill(kept, list(missing), rows, signs[list(missing.values())], model, collator, bf16,
-                  kind, progress)  # fmt: skip
-    return kept.of(keys, signs)
+                  progress)  # fmt: skip
+    return {layer: partial(kept.rows, depth, keys, signs) for depth, layer in enumerate(layers)}
 
 
 def read_hidden_states(
     pairs: Pairs, model: str, max_length: int, progress: Progress
 ) -> tuple[Pairs, dict[int, Rows], NDArray[np.int64]]:
-    """The pairs that the model can read, the rows of `HiddenDifferences` by layer, token lengths.
+    """The pairs that the model can read, the rows of `hidden_differences`, token lengths.
 
     On a GPU in bfloat16, elsewhere in fp32. Lengths are [pairs, 2], chosen and rejected.
 
@@ -188,8 +171,7 @@ def read_hidden_states(
     room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
     most = max(room, int(pair_sizes(tokens.dataset).max()))
     collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
-    found = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
-    rows: dict[int, Rows] = {n: partial(found.rows, place) for place, n in enumerate(found.layers)}
+    rows = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
     return tokens.pairs, rows, response_lengths(tokens.dataset).astype(np.int64)
 
 
@@ -202,7 +184,6 @@ def _fill(
     model: PreTrainedModel,
     collator: StepCollator,
     bf16: bool,
-    kind: str,
     progress: Progress,
 ) -> None:
     order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
@@ -212,6 +193,7 @@ def _fill(
         packed_rows(model),
         progress.phase("hidden states", len(order)) as advance,
     ):
+        kind = attention_kind(model)
         for start in range(0, len(order), _PAIRS_A_PART):
             members = order[start : start + _PAIRS_A_PART]
             part = np.zeros((len(members), len(kept.layers), _POOLS, kept.width), np.float16)

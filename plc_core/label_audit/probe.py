@@ -76,12 +76,10 @@ def out_of_fold(rows: Rows, folds: NDArray[np.int64]) -> Probe:
             sums[fold] += own.sum(0, dtype=np.float64)
     if grams is None:
         raise ValueError("There are no pairs to read evidence from.")
-    scale = _inverse_rms(np.trace(grams.sum(0)[None], axis1=1, axis2=2), grams, len(folds))
+    gram, total = grams.sum(0), sums.sum(0)
+    scale = _inverse_rms(np.diag(gram) / len(folds))
     weights = np.stack(
-        [
-            _ridge(grams.sum(0) - grams[fold], sums.sum(0) - sums[fold], scale)
-            for fold in range(count)
-        ]
+        [_ridge(gram - grams[fold], total - sums[fold], scale) for fold in range(count)]
     )
     margins = np.zeros((len(PENALTIES), len(folds)))
     for places, block in rows():
@@ -111,12 +109,9 @@ def log_likelihood(margins: NDArray[np.float64]) -> float:
     return max(-float(found.fun), float(np.log(0.5)))
 
 
-def _inverse_rms(
-    trace: NDArray[np.float64], grams: NDArray[np.float64], pairs: int
-) -> NDArray[np.float64]:
-    """[features] that bring every feature to a mean square of 1; 0 for one that is always 0."""
-    square = np.einsum("fii->i", grams) / pairs
-    floor = 1e-12 * max(float(trace[0]) / len(square) / pairs, 1e-300)
+def _inverse_rms(square: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[features] that bring every feature, of these mean squares, to 1; 0 for one always 0."""
+    floor = 1e-12 * max(float(square.mean()), 1e-300)
     return np.where(square > floor, 1 / np.sqrt(np.maximum(square, floor)), 0.0)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
-from plc_core.data import DataError
+from plc_core.data import DataError, Pairs
 from plc_core.engine.models import DTYPES, model_identity
 from plc_core.engine.reward_scoring import (
     RewardModel,
@@ -133,3 +133,37 @@ def _listed(names: Sequence[str], count: int = 5) -> str:
     unique = list(dict.fromkeys(names))
     more = f" and {len(unique) - count:,} more" if len(unique) > count else ""
     return f"prompts {', '.join(unique[:count])}{more}"
+
+
+def pair_rewards(pairs: Pairs, model: str, make: bool = True) -> pd.DataFrame:
+    """The rewards that a sequence-classification model gives both answers of each pair.
+
+    Args:
+        model: a reward model's folder, or its name on the hub.
+        make: whether answers that it has not scored yet are scored.
+
+    Returns:
+        One row a pair: pair_id, reward_chosen, reward_rejected.
+
+    Raises:
+        RunError: unless `make`, with the number of answers without a score.
+    """
+    judge = RewardModelJudge(model)
+    table = pairs.table.select(["pair_id", "prompt", "chosen", "rejected"]).to_pandas()
+    conversation = [json.dumps([dict(turn) for turn in prompt]) for prompt in table["prompt"]]
+    found = {"pair_id": table["pair_id"]}
+    for side in ("chosen", "rejected"):
+        answers = pd.DataFrame(
+            {
+                "prompt_id": table["pair_id"],
+                "conversation": conversation,
+                "response": table[side],
+            }
+        )
+        if not make and (left := judge.unscored(answers)):
+            raise RunError(
+                f"{left:,} of {len(answers):,} {side} answers have no score of {judge.name!r}. Set "
+                "make to true to have them scored."
+            )
+        found[f"reward_{side}"] = pd.Series([score.value for score in judge.score(answers)])
+    return pd.DataFrame(found)
