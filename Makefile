@@ -16,7 +16,7 @@ demo: setup
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.demo $(if $(FRESH),--fresh)
 
 paper: setup
-	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.experiments.paper
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m plc_core.cli paper
 
 app: setup
 	$(BIN)/streamlit run app/inspector.py --server.address 127.0.0.1 -- --runs runs
@@ -31,7 +31,7 @@ lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	cd app && MYPYPATH=.:.. ../$(BIN)/mypy --config-file ../pyproject.toml -p views -m inspector
+	cd app && MYPYPATH=.:.. ../$(BIN)/mypy --config-file ../pyproject.toml -p views -p inspection -p figures -m inspector
 
 # The README's pictures, from the runs of the demo.
 pictures: setup-dev demo

@@ -7,16 +7,16 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
-from marking import STYLE, block, literal, plain, prompt_turns
-from selection import select_rows, selected_rows
-from state import TEXT, kept
-
-from plc_core.analysis.inspection.answers import (
+from inspection.judged_answers import (
     benchmark_of,
     outcomes,
     prompt_of,
     read_answer,
 )
+from marking import STYLE, block, literal, plain, prompt_turns
+from selection import select_rows, selected_rows
+from state import TEXT, kept
+
 from plc_core.runs import Run
 
 REFERENCE = "reference"

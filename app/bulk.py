@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 import streamlit as st
+from inspection.digest import Digest
+from inspection.queries import Ints, rows
 from marking import plain
 
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import Ints, rows
 from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.decisions import DECISIONS, decide_all, read_decisions

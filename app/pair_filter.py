@@ -7,12 +7,8 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 from export_box import export_box
-from marking import plain
-from reader import Progress
-from state import RANGE, TEXT, TEXTS, kept, set_kept, value_of
-
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import (
+from inspection.digest import Digest
+from inspection.queries import (
     MARKERS,
     NUMBERS,
     Filter,
@@ -21,7 +17,11 @@ from plc_core.analysis.inspection.queries import (
     count,
     values,
 )
-from plc_core.analysis.inspection.searching import Search, search
+from inspection.text_search import Search, search
+from marking import plain
+from reader import Progress
+from state import RANGE, TEXT, TEXTS, kept, set_kept, value_of
+
 from plc_core.runs import Run
 from plc_core.runs.decisions import DECISIONS, Decision
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
+from inspection.digest import Digest
+from inspection.queries import NUMBERS, Ints, rows
 from marking import plain
 from pair_filter import LABELS, first_page, label
 from reader import place_in
@@ -14,8 +16,6 @@ from reading import is_live
 from selection import choose_pair, select_rows, selected_columns, selected_rows
 from state import FLAG, NUMBER, TEXT, kept, set_kept
 
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import NUMBERS, Ints, rows
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision
 

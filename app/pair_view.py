@@ -11,15 +11,15 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
+from inspection.digest import Digest
+from inspection.pair import read_pair, read_visits
+from inspection.queries import Filter, rows, sample
 from marking import literal, marked, numbers_line, prompt_turns
 from reading import config_of, metrics
+from recipe_curves import recipe_curve
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.pair import read_pair, read_visits
-from plc_core.analysis.inspection.queries import Filter, rows, sample
-from plc_core.analysis.recipes import recipe_curve
 from plc_core.files import RunError
 from plc_core.runs import Run
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import streamlit as st
+from inspection.digest import Digest
+from inspection.queries import Ints, rows
 from marking import CSS, plain
 from pair_view import pair_html
 from reading import open_below, runs_root
 from selection import choose_pair, chosen_runs
 
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import Ints, rows
 from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision, decide, read_decisions, undo

@@ -15,14 +15,14 @@ from typing import Any, cast
 
 import pandas as pd
 import streamlit as st
+from inspection.digest import Digest, digest, kept, newest, unread
+from inspection.preparing import is_busy, prepare
+from inspection.queries import columns
+from inspection.step_metrics import thinned
 from listing import WITHOUT_PAIRS, refuse_links
-from loading import wait_for
 from marking import plain
+from run_loading import wait_for
 
-from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
-from plc_core.analysis.inspection.preparing import is_busy, prepare
-from plc_core.analysis.inspection.queries import columns
-from plc_core.analysis.inspection.steps import thinned
 from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.files import RunError, read_table
 from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from inspection.judged_answers import log_ratios
 
-from plc_core.analysis.inspection.answers import log_ratios
 from plc_core.evaluation.cells import win_rate_cells, with_kl
 from plc_core.evaluation.kl_matching import TOLERANCE
 from plc_core.runs import Run

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plc_core.environment import plain_streams
-from plc_core.files import RunError, resource
+from plc_core.environment import environment, plain_streams
+from plc_core.files import RunError, importable, resource
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +84,9 @@ def lab(arguments: Sequence[str]) -> int:
     _, others = parser.parse_known_args(arguments)
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     folder = str(resource("notebooks"))
-    return _python("jupyterlab", "--ip", "127.0.0.1", *root, *others, folder)
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), importable())))
+    with environment({"PYTHONPATH": path}):
+        return _python("jupyterlab", "--ip", "127.0.0.1", *root, *others, folder)
 
 
 def demo(arguments: Sequence[str]) -> int:
@@ -96,7 +98,8 @@ def demo(arguments: Sequence[str]) -> int:
 
 def paper(arguments: Sequence[str]) -> int:
     """every notebook of the paper's tables, once, on the embedded world"""
-    from plc_core.experiments.paper import main as run
+    importable()
+    from notebooks.make_paper import main as run
 
     argparse.ArgumentParser(prog="plc paper", description=_summary(paper)).parse_args(arguments)
     return run()
@@ -104,7 +107,8 @@ def paper(arguments: Sequence[str]) -> int:
 
 def evidence(arguments: Sequence[str]) -> int:
     """the table of claims: what of the paper holds, from the CSV files"""
-    from plc_core.evidence.__main__ import main as run
+    importable()
+    from notebooks.evidence.__main__ import main as run
 
     return run(list(arguments))
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,17 @@ def checkout() -> Path | None:
 def resource(name: str) -> Path:
     """Where `notebooks`, `app` or `data` are: in the checkout, or else in the installed package."""
     return (checkout() or _PACKAGE / "resources") / name
+
+
+def importable() -> str:
+    """Let this process import the package `notebooks` from where it lies; that folder's path.
+
+    A checkout's folder is on the path of its environment already; a wheel's resources are not.
+    """
+    folder = str(resource("notebooks").parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return folder
 
 
 def project_path(path: str) -> Path:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from plc_core.files import RunError, checkout, project_path
+from plc_core.files import RunError, checkout, importable, project_path
 from plc_core.runs import resolve
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -81,6 +81,7 @@ def notebook_values(notebook: Path, parameters: Mapping[str, Any]) -> dict[str, 
     values |= {name: _plain(value) for name, value in parameters.items()}
     if "plc_config" not in metadata:
         return values
+    importable()
     module, _, model = metadata["plc_config"].partition(":")
     config: BaseModel = checked(values, getattr(import_module(module), model))
     return config.model_dump()

@@ -19,7 +19,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from plc_core import TrainConfig, evaluate, train
-from plc_core.experiments import ready
+from plc_core.batch import ensure_runs
 from tests.paths import ROOT
 from tests.tiny_tokenizers import qwen
 
@@ -172,7 +172,7 @@ def trained_here():
 
     gc.freeze()  # every training collects garbage: not through all that was imported
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ready, "run_jobs", run_jobs)
+        patch.setattr(ensure_runs, "run_jobs", run_jobs)
         patch.setattr(os, "fsync", lambda _: None)  # nothing here has to outlive a power cut
         yield
     gc.unfreeze()

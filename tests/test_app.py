@@ -14,17 +14,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from inspection.digest import kept
+from inspection.judged_answers import judged
+from inspection.preparing import prepare
 from streamlit.testing.v1 import AppTest
 
 from app.marking import marked, plain, turn
 from plc_core.analysis import audit
-from plc_core.analysis.inspection.answers import judged
-from plc_core.analysis.inspection.digest import kept
-from plc_core.analysis.inspection.preparing import prepare
 from plc_core.analysis.noise import P_FLIP_FROM
+from plc_core.analysis.routing.hard_pairs import hard_pair_table, hard_pairs_shown
+from plc_core.analysis.routing.human_disagreement import (
+    agreement,
+    agreement_sentence,
+    agreement_shown,
+)
 from plc_core.analysis.statistics import mann_whitney, read_aloud
-from plc_core.analysis.studies.hard_pairs import hard_pair_table, hard_pairs_shown
-from plc_core.analysis.studies.votes import agreement, agreement_sentence, agreement_shown
 from plc_core.batch import __main__ as batch
 from plc_core.data import load_pairs
 from plc_core.data.votes import vote_group

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from plc_core.analysis import audit, figures
-from plc_core.analysis.studies import ties
+from plc_core.analysis.routing import tie_metrics
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run
 
@@ -153,13 +153,13 @@ def test_tie_selectivity_has_the_lengths_as_its_control() -> None:
     assert result.tests["measure"].tolist() == ["q_tie", "abs_margin"]  # Holm is over these
     (control,) = result.lengths.to_dict("records")
     assert (control["measure"], control["auroc"]) == ("length_difference", 0)
-    (said,) = ties.lengths_sentences(result)
+    (said,) = tie_metrics.lengths_sentences(result)
     assert said.startswith("Control without a policy (all): ")
     assert "the gap in length" in said
-    shown = ties.weak_gaps_shown({"DPO": result})
+    shown = tie_metrics.weak_gaps_shown({"DPO": result})
     assert shown["AUROC of bottom, the gap in length"].iloc[0].startswith("0.000")
     unknown = audit.tie_selectivity(visits, pairs.assign(rejected_tokens=None))
-    assert ties.lengths_sentences(unknown)[0].endswith("does not have the lengths.")
+    assert tie_metrics.lengths_sentences(unknown)[0].endswith("does not have the lengths.")
 
 
 def test_equal_gaps_at_the_edge_are_split_by_a_hash_of_the_id_and_counted() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from plc_core.analysis import figures, oracle
 from plc_core.analysis.calibration import calibrate
-from plc_core.analysis.studies.truth import against_truth
+from plc_core.analysis.routing.oracle_metrics import against_truth
 
 
 def test_without_a_known_flip_there_is_nothing_to_compare_with():

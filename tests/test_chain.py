@@ -16,8 +16,9 @@ from plc_core import TrainConfig, train
 from plc_core.data import DataError
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
-from plc_core.evaluation.contestants import Contestant, contestants
+from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.judges import JudgeWarning
+from plc_core.evaluation.methods import Contestant, contestants
 from plc_core.evaluation.policies import ServerPolicy
 from plc_core.evaluation.results import (
     difference,
@@ -28,7 +29,6 @@ from plc_core.evaluation.results import (
     results,
     shown,
 )
-from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError
 from plc_core.runs import create_run, open_run
@@ -233,7 +233,7 @@ def test_a_second_call_makes_nothing_and_reads_the_same(trained, evaluation, mon
 
     for name in ("generate_world", "generate", "load_trained"):
         monkeypatch.setattr(f"plc_core.evaluation.chain.{name}", refuse)
-    monkeypatch.setattr("plc_core.evaluation.standing.score_generations", refuse)
+    monkeypatch.setattr("plc_core.evaluation.completeness.score_generations", refuse)
     again = evaluate_runs(contestants(trained), CONFIG)
     pd.testing.assert_frame_equal(again.judged, evaluation.judged)
     pd.testing.assert_frame_equal(again.log_ratios, evaluation.log_ratios)
@@ -251,8 +251,8 @@ def test_rows_that_went_missing_are_made_again(runs):
 FILE = """
 import sys
 from plc_core.evaluation.chain import evaluate_runs
-from plc_core.evaluation.contestants import contestants
-from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.methods import contestants
+from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation import policies
 from plc_core.runs import open_run
 

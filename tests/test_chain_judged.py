@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from notebooks.studies.chain_judged import ChainJudged
+from notebooks.studies.kl_control import WORLD, mean_kl, win_rates
 from plc_core import TrainConfig, evaluate, train
-from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import WORLD, mean_kl, win_rates
-from plc_core.evaluation.standing import EvaluationConfig
+from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.runs import Run
 
 

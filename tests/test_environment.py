@@ -25,7 +25,7 @@ def test_variables_are_set_within_and_as_before_after(monkeypatch):
 def test_a_locale_without_unicode_gets_question_marks_and_no_traceback(tmp_path):
     """LC_ALL=C with Python's own ways around it switched off."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for words in (["plc_core.evidence"], ["plc_core.batch", "no such notebook – é"]):
+    for words in (["notebooks.evidence"], ["plc_core.batch", "no such notebook – é"]):
         ended = subprocess.run(
             [sys.executable, "-m", *words], env=os.environ | plain, capture_output=True
         )

@@ -4,11 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.batch import run_notebook
-from plc_core.evidence import claims
-from plc_core.evidence.__main__ import main, markdown, put
-from plc_core.evidence.claims import CLAIMS, Claim, claims_table, verdict
-from plc_core.evidence.estimates import (
+from notebooks.evidence import claims
+from notebooks.evidence.__main__ import main, markdown, put
+from notebooks.evidence.claims import CLAIMS, Claim, claims_table, verdict
+from notebooks.evidence.estimates import (
     Estimate,
     Study,
     above_frontier,
@@ -19,12 +18,13 @@ from plc_core.evidence.estimates import (
     read_study,
     win_rates,
 )
-from plc_core.evidence.files import COLUMNS, FILES
-from plc_core.evidence.numbers import gap, training_time, within_sources
-from plc_core.evidence.report import EvidenceConfig, beside_the_paper, bill, by_rate, open_evidence
-from plc_core.evidence.variants import methods_table, variants_table
+from notebooks.evidence.published_claims import gap, training_time, within_sources
+from notebooks.evidence.report import EvidenceConfig, beside_the_paper, bill, by_rate, open_evidence
+from notebooks.evidence.result_files import COLUMNS, FILES
+from notebooks.evidence.variants import methods_table, variants_table
+from notebooks.replication.results import Results
+from plc_core.batch import run_notebook
 from plc_core.files import RunError, project_path
-from plc_core.study.results import Results
 from tests.paths import ROOT
 
 SEEDS, RATES = range(5), (0.0, 0.1, 0.2, 0.3, 0.4)

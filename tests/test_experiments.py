@@ -12,11 +12,12 @@ import psutil
 import pytest
 import yaml
 
-from plc_core.batch.job_lines import Tally
+from notebooks.make_paper import paper_notebooks
+from plc_core.batch.ensure_runs import ensure_runs
+from plc_core.batch.grid import expand_grid
+from plc_core.batch.job_progress import Tally
 from plc_core.batch.jobs import Process, run_jobs
-from plc_core.experiments import plan_runs, ready_runs
-from plc_core.experiments.grid import expand_grid
-from plc_core.experiments.paper import paper_notebooks
+from plc_core.batch.planning import plan_runs
 from plc_core.files import RunError, write_json
 from plc_core.parameters import ParameterError, notebook_values
 from plc_core.runs import create_run, open_run
@@ -65,7 +66,7 @@ def test_what_cannot_be_planned_is_a_sentence():
 def test_missing_runs_are_listed_with_the_command_that_makes_them(tmp_path):
     planned = plan_runs("world", {"PLC": TINY}, [0, 1])
     with pytest.raises(RunError, match="2 runs are missing") as caught:
-        ready_runs(planned, str(tmp_path), make=False)
+        ensure_runs(planned, str(tmp_path), make=False)
     assert all(plan.name in str(caught.value) for plan in planned)
     (file,) = tmp_path.glob("*.yaml")
     assert f"--jobs {file} --workers 2" in str(caught.value)
@@ -76,16 +77,16 @@ def test_a_run_that_is_not_what_its_name_says_is_refused(tmp_path):
     (plan,) = plan_runs("world", {"PLC": TINY}, [0])
     create_run(tmp_path, plan.name, {"kind": "training", "config": {**plan.parameters, "beta": 1}})
     with pytest.raises(RunError, match="other parameters than its name stands for"):
-        ready_runs([plan], str(tmp_path))
+        ensure_runs([plan], str(tmp_path))
 
 
 def test_runs_are_made_once_and_shared(tmp_path):
     planned = plan_runs("world", {"first": TINY, "same": TINY}, [0])
     with trained_here():
-        runs = ready_runs(planned, str(tmp_path))
+        runs = ensure_runs(planned, str(tmp_path))
     assert runs["first"][0].path == runs["same"][0].path
     before = (runs["first"][0].path / "run.json").stat().st_mtime_ns
-    again = ready_runs(planned, str(tmp_path), make=False)
+    again = ensure_runs(planned, str(tmp_path), make=False)
     assert (again["same"][0].path / "run.json").stat().st_mtime_ns == before
     assert len(list_runs(tmp_path)) == 1
 

@@ -7,12 +7,12 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from notebooks.overhead.arithmetic import needed_flops
+from notebooks.overhead.benchmark import random_pairs, random_qwen, time_engine, word_tokenizer
 from plc_core.data import DataError
 from plc_core.engine import attention, vocabulary
 from plc_core.engine.adapters import LowRankLinear, add_lora
-from plc_core.engine.arithmetic import needed_flops
 from plc_core.engine.attention import block_mask, dense_mask, whole_blocks
-from plc_core.engine.benchmark import random_pairs, random_qwen, time_engine, word_tokenizer
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import pair_logps, verify_packing
 from plc_core.engine.models import ModelError, compile_layers

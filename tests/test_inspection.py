@@ -15,24 +15,24 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from figures.routing import cartography, ternary
+from figures.routing_over_time import phases_of
+from inspection import queries, text_search
+from inspection.aggregate import STEP_CELLS, VALUE_CELLS, Counts
+from inspection.database import query
+from inspection.digest import Digest, digest, kept, newest, unread
+from inspection.group_tests import WEAK, bench, group_choices
+from inspection.judged_answers import prompt_of
+from inspection.pair import read_pair, read_visits
+from inspection.precision_at_k import precision_at
+from inspection.preparing import is_busy, prepare
+from inspection.queries import Filter, Rows
+from inspection.step_metrics import noise_of, thinned
+from inspection.text_search import search
+from recipe_curves import TEMPERATURES, WARMUP, recipe_curve
 
 from plc_core.analysis import audit
-from plc_core.analysis.figures.routing import cartography, ternary
-from plc_core.analysis.figures.routing_over_time import phases_of
-from plc_core.analysis.inspection import queries, searching
-from plc_core.analysis.inspection.answers import prompt_of
-from plc_core.analysis.inspection.bench import WEAK, bench, group_choices
-from plc_core.analysis.inspection.database import query
-from plc_core.analysis.inspection.digest import Digest, digest, kept, newest, unread
-from plc_core.analysis.inspection.pair import read_pair, read_visits
-from plc_core.analysis.inspection.preparing import is_busy, prepare
-from plc_core.analysis.inspection.queries import Filter, Rows
-from plc_core.analysis.inspection.ranking import precision_at
-from plc_core.analysis.inspection.searching import search
-from plc_core.analysis.inspection.steps import noise_of, thinned
-from plc_core.analysis.inspection.tally import STEP_CELLS, VALUE_CELLS, Counts
 from plc_core.analysis.noise import P_FLIP_FROM
-from plc_core.analysis.recipes import TEMPERATURES, WARMUP, recipe_curve
 from plc_core.data.votes import vote_group
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
@@ -298,16 +298,16 @@ def test_texts_are_searched_literally_in_any_case(run: Run) -> None:
 def test_a_search_tells_what_it_found_before_its_end(
     run: Run, found: Digest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "FIRST_PAIRS", 20)
-    monkeypatch.setattr(searching, "PAIRS_A_PART", 100)
-    gate, query = threading.Semaphore(0), searching.query
+    monkeypatch.setattr(text_search, "FIRST_PAIRS", 20)
+    monkeypatch.setattr(text_search, "PAIRS_A_PART", 100)
+    gate, query = threading.Semaphore(0), text_search.query
 
     def one_part(*given: Any) -> Any:
         assert gate.acquire(timeout=600)
         return query(*given)
 
-    monkeypatch.setattr(searching, "query", one_part)
-    going_on = searching.Search(run.path, "kettle 1")
+    monkeypatch.setattr(text_search, "query", one_part)
+    going_on = text_search.Search(run.path, "kettle 1")
     expected = [n for n in range(400) if str(n).startswith("1")]
     names = set()
     for end in (0, 20, 120, 220, 320):
@@ -345,16 +345,16 @@ def test_a_search_that_met_a_problem_is_begun_again(tmp_path: Path) -> None:
 def test_a_search_that_nobody_waits_for_ends_and_says_so(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, query = threading.Semaphore(0), searching.query
+    gate, query = threading.Semaphore(0), text_search.query
 
     def one_part(*given: Any) -> Any:
         assert gate.acquire(timeout=600)
         return query(*given)
 
-    monkeypatch.setattr(searching, "FIRST_PAIRS", 20)
-    monkeypatch.setattr(searching, "query", one_part)
+    monkeypatch.setattr(text_search, "FIRST_PAIRS", 20)
+    monkeypatch.setattr(text_search, "query", one_part)
     first = search(run.path, "given up")
-    for number in range(searching._KEPT):
+    for number in range(text_search._KEPT):
         search(run.path, f"newer {number}")
     for _ in range(200):
         gate.release()

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plc_core.evaluation.kl_control import (
+from notebooks.studies.kl_control import (
     MEAN,
     POOLED,
     find_controls,
@@ -19,7 +19,7 @@ from plc_core.evaluation.kl_control import (
     win_rates,
     win_rates_shown,
 )
-from plc_core.evaluation.kl_words import beyond_control, results_in_words
+from notebooks.studies.kl_sentences import beyond_control, results_in_words
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run

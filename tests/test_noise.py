@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 import pytest
+from figures.overlay import final_values, run_curves
 
 from plc_core.analysis.audit import posterior_calibration
-from plc_core.analysis.figures.overlay import final_values, run_curves
 from plc_core.analysis.noise import noise_rate, noise_sentence
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.analysis.overhead import DPO, PLC, REFERENCE, overhead_table, reading, runtime_table
+from notebooks.overhead import measure as overhead
+from notebooks.overhead.measure import OverheadConfig
+from notebooks.overhead.table import DPO, PLC, REFERENCE, overhead_table, reading, runtime_table
 from plc_core.analysis.paper import published
 from plc_core.batch import run_notebook
-from plc_core.evaluation import overhead
-from plc_core.evaluation.overhead import OverheadConfig
 from plc_core.parameters import ParameterError, checked, notebook_values
 from plc_core.runs import open_run
 from tests.paths import ROOT, shared_file

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import pandas as pd
 import pytest
 
+from notebooks.studies.paper_checks import checks, contradictions
+from notebooks.studies.paper_plausibility import fits_size
 from plc_core.analysis.paper import OBJECTIVES, SCHEMAS, claim, published
-from plc_core.analysis.paper_checks import checks, contradictions
-from plc_core.analysis.paper_plausibility import fits_size
 from plc_core.files import RunError
 from plc_core.objective import OBJECTIVES as KNOWN
 from plc_core.objective import RECIPES

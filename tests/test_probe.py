@@ -7,14 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from plc_core import TrainConfig, train
-from plc_core.analysis.studies.pooling import of_calibration
-from plc_core.data.votes import vote_groups
-from plc_core.engine.checkpoints import trained_checkpoint
-from plc_core.evaluation.judges import reward_model
-from plc_core.evaluation.judges.judgements import Score
-from plc_core.evaluation.judges.reward_model import pair_rewards
-from plc_core.evaluation.probe import (
+from notebooks.studies.routing_probe import (
     check_probe,
     corrupted_pairs,
     held_out_pairs,
@@ -23,6 +16,13 @@ from plc_core.evaluation.probe import (
     score_probe,
     with_votes,
 )
+from plc_core import TrainConfig, train
+from plc_core.analysis.routing.pooling import of_calibration
+from plc_core.data.votes import vote_groups
+from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.evaluation.judges import reward_model
+from plc_core.evaluation.judges.judgements import Score
+from plc_core.evaluation.judges.reward_model import pair_rewards
 from plc_core.files import RunError
 from plc_core.objective.routing import RECIPES, energies
 from plc_core.runs import Run, open_run

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from notebooks.studies import win_rate_study
 from plc_core.analysis.paper import published
-from plc_core.experiments import contest
 
 NAMES = ["alpaca-eval", "alpaca-eval-2", "mt-bench", "vicuna"]
 PAPER = {"alpaca-eval": "AlpacaEval", "alpaca-eval-2": "AlpacaEval 2", "mt-bench": "MT-Bench"}
@@ -280,7 +280,7 @@ def check_grid(table, cells):
 def test_the_ablations(asked):
     names, tables = asked("09_ablations")
     files = Files(asked.shapes.runs, tables)
-    cells = contest.results_of(names["evaluation"], names["config"])
+    cells = win_rate_study.results_of(names["evaluation"], names["config"])
     check_cells(cells, files)
     check_means(pd.read_csv(tables / "results.csv"), cells)
     kept = pd.read_csv(tables / "cells.csv")

@@ -5,13 +5,13 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
+from notebooks.studies.main_results import MainConfig
+from notebooks.studies.win_rate_study import BENCHMARK_NAMES
 from plc_core.analysis.paper import published
+from plc_core.batch.planning import plan_runs
 from plc_core.data import DATASETS
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.machine import Machine, check_machine
-from plc_core.experiments import plan_runs
-from plc_core.experiments.contest import BENCHMARK_NAMES
-from plc_core.experiments.main_results import MainConfig
 from plc_core.parameters import notebook_values
 from tests.paths import ROOT
 

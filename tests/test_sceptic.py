@@ -15,16 +15,16 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
+from notebooks.studies.commercial_judge import PAPER, commercial_table
+from notebooks.studies.judge_agreement import agreement
 from plc_core import TrainConfig, train
-from plc_core.evaluation.agreement import agreement
 from plc_core.evaluation.chain import evaluate_runs
-from plc_core.evaluation.contestants import contestants
+from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.length_control import length_controlled_cells, lengths_shown
+from plc_core.evaluation.methods import contestants
 from plc_core.evaluation.results import mean_and_worst, results
-from plc_core.evaluation.standing import EvaluationConfig
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdicts
-from plc_core.experiments.commercial_judge import PAPER, commercial_table
 from tests.chat_server import serving
 from tests.paths import shared_file
 

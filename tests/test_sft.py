@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from notebooks.studies.sft_table import sft_table
 from plc_core.batch import run_notebook
 from plc_core.data import DataError
 from plc_core.data.world.prompts import held_out_prompts
@@ -33,7 +34,6 @@ from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
 from plc_core.engine.sft import SftConfig, train_sft
 from plc_core.engine.templates import chat_format
 from plc_core.engine.world_sft import build_tokenizer
-from plc_core.evaluation.greedy import sft_table
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from notebooks.studies import confirmation_phases
 from plc_core.analysis import figures, paper
-from plc_core.analysis.studies import confirmation, hard_pairs, ties, votes
-from plc_core.analysis.studies.pooling import between, over_seeds, pooled_visits, stacked_runs
-from plc_core.analysis.studies.truth import truth_of_runs, truth_of_scores
+from plc_core.analysis.routing import hard_pairs, human_disagreement, tie_metrics
+from plc_core.analysis.routing.oracle_metrics import truth_of_runs, truth_of_scores
+from plc_core.analysis.routing.pooling import between, over_seeds, pooled_visits, stacked_runs
 from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run, open_run
 from tests.fake_run import write_fake_run
@@ -149,7 +150,7 @@ def scores(n: int = 400, seed: int = 0) -> pd.DataFrame:
 
 def test_the_zero_shot_table_is_counted_pair_by_pair() -> None:
     table = scores()
-    found = ties.injected_ties({"PLC-DPO": table}).set_index(["calibration", "score"])
+    found = tie_metrics.injected_ties({"PLC-DPO": table}).set_index(["calibration", "score"])
     part = table[table["calibration"] == "self"]
     inside, outside = part[part["injected_tie"]], part[~part["injected_tie"]]
     row = found.loc[("self", "q_clean")]
@@ -162,7 +163,7 @@ def test_the_zero_shot_table_is_counted_pair_by_pair() -> None:
     family = found.loc["self"]
     smallest = family["p"].idxmin()
     assert family.loc[smallest, "p_holm"] == pytest.approx(min(1, 3 * family.loc[smallest, "p"]))
-    shown = ties.injected_ties_shown(ties.injected_ties({"PLC-DPO": table}))
+    shown = tie_metrics.injected_ties_shown(tie_metrics.injected_ties({"PLC-DPO": table}))
     assert shown.loc[("PLC-DPO", "self", "q_tie"), "paper: AUROC"] == "0.619"
 
 
@@ -173,8 +174,8 @@ def test_a_pair_that_several_seeds_were_shown_counts_once() -> None:
     table = over_seeds([first, second])
     assert len(table) == len(first)
     assert table["q_tie"].to_numpy() == pytest.approx(0.75 * first["q_tie"].to_numpy())
-    assert ties.injected_ties({"x": table})["n_injected"].tolist() == (
-        ties.injected_ties({"x": first})["n_injected"].tolist()
+    assert tie_metrics.injected_ties({"x": table})["n_injected"].tolist() == (
+        tie_metrics.injected_ties({"x": first})["n_injected"].tolist()
     )
     pd.testing.assert_frame_equal(over_seeds([first]), first)
     others = second.assign(pair_id="other " + second["pair_id"])
@@ -191,15 +192,15 @@ def test_a_number_without_an_interval_says_so() -> None:
 
 
 def test_without_injected_ties_the_table_says_so() -> None:
-    found = ties.injected_ties({"x": scores().assign(injected_tie=False)})
+    found = tie_metrics.injected_ties({"x": scores().assign(injected_tie=False)})
     assert found["p"].isna().all()
-    assert set(ties.injected_ties_shown(found)["AUROC"]) == {"–"}
-    assert "no injected tie" in ties.injected_ties_sentence(found, "x")
+    assert set(tie_metrics.injected_ties_shown(found)["AUROC"]) == {"–"}
+    assert "no injected tie" in tie_metrics.injected_ties_sentence(found, "x")
 
 
 def test_the_direction_that_ties_keep_is_the_visits(run: Run, tmp_path: Path) -> None:
     none = open_run(write_fake_run(tmp_path, "none", pairs=50))
-    table = ties.direction_kept({"PLC-DPO": {0.1: [run], 0.0: [none]}}).set_index("tie_rate")
+    table = tie_metrics.direction_kept({"PLC-DPO": {0.1: [run], 0.0: [none]}}).set_index("tie_rate")
     seen = run.visits().merge(run.pairs(), on="pair_id")
     signal = seen["q_clean"] - seen["q_flip"]
     row = table.loc[0.1]
@@ -208,27 +209,27 @@ def test_the_direction_that_ties_keep_is_the_visits(run: Run, tmp_path: Path) ->
     assert row["factor"] == pytest.approx(ratio, rel=1e-5)
     assert row["low"] <= row["factor"] <= row["high"]
     assert (table.loc[0.0, "n_injected"], math.isnan(table.loc[0.0, "factor"])) == (0, True)
-    said = ties.direction_sentence(table.reset_index(), "PLC-DPO")
+    said = tie_metrics.direction_sentence(table.reset_index(), "PLC-DPO")
     assert said.startswith("At 10% ties, PLC-DPO leaves injected pairs")
     assert "in the paper 4.5 at 5 %" in said
     assert len(figures.direction_kept(table.reset_index()).data) == 2
 
 
 def test_weak_gaps_are_read_from_a_probe() -> None:
-    found = ties.weak_gaps(scores(), "checkpoint", 0.2)
+    found = tie_metrics.weak_gaps(scores(), "checkpoint", 0.2)
     assert found.slices["n"].tolist() == [80, 80]
-    shown = ties.weak_gaps_shown({"PLC-DPO": found})
+    shown = tie_metrics.weak_gaps_shown({"PLC-DPO": found})
     assert shown.loc[("PLC-DPO", "world", "bottom 20%"), "n"] == "80"
-    first, second = ties.weak_gaps_sentences(found, "PLC-DPO")
+    first, second = tie_metrics.weak_gaps_sentences(found, "PLC-DPO")
     assert "|m| is smaller in the bottom 20%" in second
     assert "after Holm's correction" in first
     with pytest.raises(RunError, match="was not scored under the calibration 'other'"):
-        ties.weak_gaps(scores(), "other", 0.2)
+        tie_metrics.weak_gaps(scores(), "other", 0.2)
 
 
 def test_groups_of_agreement_are_counted_by_other_means() -> None:
     part = scores().query("calibration == 'self'").reset_index(drop=True)
-    found = votes.agreement(part)
+    found = human_disagreement.agreement(part)
     table = found.groups.query("measure == 'q_tie'").set_index("group")
     means = part.groupby("group")["q_tie"].mean()
     assert table["mean"].to_dict() == pytest.approx(means.to_dict())
@@ -247,17 +248,19 @@ def test_groups_of_agreement_are_counted_by_other_means() -> None:
 def test_the_vote_tables_have_the_papers_rows_and_count_who_is_in_no_group() -> None:
     part = scores().query("calibration == 'self'").reset_index(drop=True)
     part.loc[:9, "group"] = None
-    found = votes.agreement(part)
+    found = human_disagreement.agreement(part)
     assert found.ungrouped == 10
-    said = votes.agreement_sentence(found, "PLC-DPO")
+    said = human_disagreement.agreement_sentence(found, "PLC-DPO")
     assert "10 pairs have fewer than two votes" in said
     assert not re.search(r": [A-Z]", said)
     unlike = dataclasses.replace(found.last_step, p=0.9)
-    said = votes.agreement_sentence(dataclasses.replace(found, last_step=unlike), "PLC-DPO")
+    said = human_disagreement.agreement_sentence(
+        dataclasses.replace(found, last_step=unlike), "PLC-DPO"
+    )
     assert "The last step alone: it is not shown that q_tie is larger in tie-majority" in said
-    shown = votes.agreement_shown({("PLC-DPO", "self"): found})
+    shown = human_disagreement.agreement_shown({("PLC-DPO", "self"): found})
     assert shown.loc[("paper, MultiPref", "", "tie-majority"), "against unanimous"] == "+23.1 %"
-    assert votes.other_measures_shown({("PLC-DPO", "self"): found}).shape[0] == 3
+    assert human_disagreement.other_measures_shown({("PLC-DPO", "self"): found}).shape[0] == 3
     rows = found.groups[found.groups["measure"] == "q_tie"]
     figure = figures.group_means({"PLC-DPO": rows}, paper.published("multipref"))
     assert len(figure.data) == 2
@@ -267,10 +270,12 @@ def test_the_vote_tables_have_the_papers_rows_and_count_who_is_in_no_group() -> 
 
 def test_a_file_without_unanimous_pairs_has_no_test() -> None:
     part = scores().query("calibration == 'self'").assign(group="divergent")
-    found = votes.agreement(part)
+    found = human_disagreement.agreement(part)
     assert found.groups["p_holm"].isna().all()
-    assert votes.agreement_sentence(found, "x").startswith("x: no trend of q_tie can be tested")
-    assert votes.agreement_shown({("x", "self"): found}).iloc[0]["n"] == "0"
+    assert human_disagreement.agreement_sentence(found, "x").startswith(
+        "x: no trend of q_tie can be tested"
+    )
+    assert human_disagreement.agreement_shown({("x", "self"): found}).iloc[0]["n"] == "0"
 
 
 # ---- self-confirmation --------------------------------------------------------------------------
@@ -279,15 +284,18 @@ def test_a_file_without_unanimous_pairs_has_no_test() -> None:
 def test_flips_are_ranked_over_all_visits_without_injected_ties(run: Run) -> None:
     held_out = scores().query("calibration == 'self'")
     held_out = held_out.assign(flipped=np.arange(len(held_out)) % 3 == 0)
-    both = confirmation.flip_detection({"PLC-DPO": [run]}, {"PLC-DPO": held_out})
-    assert both["pairs"].unique().tolist() == [confirmation.IN_TRAINING, confirmation.HELD_OUT]
-    zero_shot = both[both["pairs"] == confirmation.HELD_OUT].set_index("score")
+    both = confirmation_phases.flip_detection({"PLC-DPO": [run]}, {"PLC-DPO": held_out})
+    assert both["pairs"].unique().tolist() == [
+        confirmation_phases.IN_TRAINING,
+        confirmation_phases.HELD_OUT,
+    ]
+    zero_shot = both[both["pairs"] == confirmation_phases.HELD_OUT].set_index("score")
     without = held_out[~held_out["injected_tie"]]
     assert zero_shot.loc["q_flip", "flipped"] == without[without["flipped"]]["q_flip"].mean()
     assert zero_shot.loc["q_flip", ["n_flipped", "n_others"]].tolist() == [
         without["flipped"].sum(), (~without["flipped"]).sum()
     ]  # fmt: skip
-    table = both[both["pairs"] == confirmation.IN_TRAINING].set_index("score")
+    table = both[both["pairs"] == confirmation_phases.IN_TRAINING].set_index("score")
     seen = run.visits().merge(run.pairs(), on="pair_id")
     seen = seen[~seen["injected_tie"]]
     up, down = (seen.loc[seen["flipped"] == side, "q_flip"] for side in (True, False))
@@ -295,9 +303,9 @@ def test_flips_are_ranked_over_all_visits_without_injected_ties(run: Run) -> Non
     assert table.loc["q_flip", "auroc"] == pytest.approx(area)
     assert table.loc["q_flip", "flipped"] == pytest.approx(up.mean(), rel=1e-6)
     assert table.loc["q_flip", "n_flipped"] == len(up)
-    said = confirmation.detection_sentence(table.reset_index())
+    said = confirmation_phases.detection_sentence(table.reset_index())
     assert said.endswith("The paper has 0.731 in training under PLC-DPO at 20 %.")
-    shown = confirmation.flip_detection_shown(table.reset_index())
+    shown = confirmation_phases.flip_detection_shown(table.reset_index())
     assert shown["flip AUROC"].iloc[-2:].tolist() == ["0.731", "0.734"]
 
 
@@ -305,7 +313,7 @@ def test_disagreement_is_counted_by_other_means() -> None:
     rng = np.random.default_rng(3)
     strength = pd.Series(rng.normal(-1, 1, 500).round(1))
     q = pd.Series(1 / (1 + np.exp(-strength + rng.normal(0, 1, 500))))
-    found = confirmation.Disagreement(q, pd.Series(np.zeros(500)), strength)
+    found = confirmation_phases.Disagreement(q, pd.Series(np.zeros(500)), strength)
     decided = strength != 0
     assert found.n == decided.sum()
     assert found.level == 500 - found.n
@@ -317,23 +325,23 @@ def test_disagreement_is_counted_by_other_means() -> None:
     weighted = np.average(found.curve["share"], weights=found.curve["n"])
     assert weighted == pytest.approx(found.share)
     assert "disagrees with the label of" in found.sentence("PLC-DPO", "gold reward")
-    shown = confirmation.disagreement_shown({"PLC-DPO": found})
+    shown = confirmation_phases.disagreement_shown({"PLC-DPO": found})
     assert shown.iloc[-1]["AUROC of q_flip"] == "0.779 [0.766, 0.791]"
     assert len(figures.disagreement({"PLC-DPO": found}).data) == 2
 
 
 def test_rewards_that_are_all_level_or_missing_find_nothing() -> None:
     q, same = pd.Series([0.1, 0.2]), pd.Series([1.0, 1.0])
-    level = confirmation.Disagreement(q, same, same)
+    level = confirmation_phases.Disagreement(q, same, same)
     assert (level.n, level.level) == (0, 2)
     assert "n=0" in level.sentence("x", "reward")
-    nothing = confirmation.Disagreement(q, pd.Series([math.nan] * 2), same)
+    nothing = confirmation_phases.Disagreement(q, pd.Series([math.nan] * 2), same)
     assert (nothing.n, nothing.missing) == (0, 2)
-    assert confirmation.disagreement_shown({"x": nothing}).iloc[0]["Spearman"] == "–"
+    assert confirmation_phases.disagreement_shown({"x": nothing}).iloc[0]["Spearman"] == "–"
 
 
 def test_the_correction_by_phase_is_the_visits(run: Run) -> None:
-    table = confirmation.correction_by_phase({"PLC-DPO": [run]})
+    table = confirmation_phases.correction_by_phase({"PLC-DPO": [run]})
     seen = run.visits()
     steps = run.info["trained_steps"]
     early = seen[seen["step"] < steps / 5]
@@ -341,7 +349,7 @@ def test_the_correction_by_phase_is_the_visits(run: Run) -> None:
     assert table["share"].iloc[0] == pytest.approx(early["weight"].sum() / seen["weight"].sum())
     assert table["mean"].iloc[0] == pytest.approx(early["weight"].mean(), rel=1e-6)
     assert table["n"].sum() == len(seen)
-    shown = confirmation.correction_shown(table)
+    shown = confirmation_phases.correction_shown(table)
     assert shown.loc["PLC-DPO", "mean weight over training"] == f"{seen['weight'].mean():.3f}"
     assert shown.loc["paper, PLC-DPO"].tolist()[:3] == ["1.9 %", "0.026", "0.286"]
     assert len(figures.correction_phases(table).data) == 2

@@ -11,16 +11,24 @@ import psutil
 import pytest
 import yaml
 
+from notebooks.replication.__main__ import main
+from notebooks.replication.measures import accuracy, agreement, of_training, of_votes
+from notebooks.replication.plan import (
+    SLICES,
+    Choice,
+    Job,
+    StudyConfig,
+    jobs_of,
+    read_study,
+    seed_by_seed,
+)
+from notebooks.replication.results import Results
+from notebooks.replication.splits import prepare
 from plc_core.analysis.audit import ALIKE_LENGTH
 from plc_core.data import load_pairs
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError
 from plc_core.runs import open_run
-from plc_core.study.__main__ import main
-from plc_core.study.material import prepare
-from plc_core.study.measures import accuracy, agreement, of_training, of_votes
-from plc_core.study.plan import SLICES, Choice, Job, StudyConfig, jobs_of, read_study, seed_by_seed
-from plc_core.study.results import Results
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT, shared_file
 from tests.waiting import is_alive, wait_for
@@ -126,7 +134,7 @@ def test_a_job_that_failed_is_kept_with_its_reason_and_tried_again(tmp_path):
 
 def test_a_killed_study_leaves_no_process_behind(tmp_path):
     options = [str(RECIPES / "tiny.yaml"), "--results", str(tmp_path / "results")]
-    command = [sys.executable, "-m", "plc_core.study", "run", *options, "--minutes", "60"]
+    command = [sys.executable, "-m", "notebooks.replication", "run", *options, "--minutes", "60"]
     with (tmp_path / "log").open("wb") as log:
         study = subprocess.Popen(command, cwd=ROOT, stderr=log)
         parent = psutil.Process(study.pid)
@@ -169,7 +177,9 @@ def test_the_choice_is_the_most_accurate_and_is_then_frozen(tmp_path):
 def test_a_job_is_done_when_all_its_numbers_are_written(tmp_path, monkeypatch):
     """Killed between two files, it is run again."""
     written = []
-    monkeypatch.setattr("plc_core.study.results.write_csv", lambda p, t: written.append(p.name))
+    monkeypatch.setattr(
+        "notebooks.replication.results.write_csv", lambda p, t: written.append(p.name)
+    )
     rewards = [{"job": "a", "prompt": 0, "reward": 1.0, "kl": 0.1, "tokens": 3}]
     Results(tmp_path).add(*row("a", 0.60), rewards)
     assert written == ["measures.csv", "rewards.csv.gz", "jobs.csv"]

@@ -7,17 +7,23 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from plc_core.analysis import figures
+from notebooks import figures
+from notebooks.studies import (
+    hard_pair_routing,
+    label_noise,
+    self_confirmation,
+    study,
+    tie_selectivity,
+)
+from notebooks.studies.chain_judged import ChainJudged
+from notebooks.studies.hard_pair_routing import HardPairConfig
+from notebooks.studies.kl_control import win_rates_shown
+from notebooks.studies.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
+from notebooks.studies.self_confirmation import ConfirmationConfig
+from notebooks.studies.study import concluded, keep, open_report, record
+from notebooks.studies.tie_selectivity import ExactTieConfig
+from plc_core.batch.planning import plan_runs
 from plc_core.evaluation import kl_matching
-from plc_core.evaluation.chain_judged import ChainJudged
-from plc_core.evaluation.kl_control import win_rates_shown
-from plc_core.experiments import hard_pairs, label_noise, self_confirmation, study, ties
-from plc_core.experiments.hard_pairs import HardPairConfig
-from plc_core.experiments.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
-from plc_core.experiments.planning import plan_runs
-from plc_core.experiments.self_confirmation import ConfirmationConfig
-from plc_core.experiments.study import concluded, keep, open_report, record
-from plc_core.experiments.ties import ExactTieConfig
 from plc_core.files import RunError
 from plc_core.runs import Run
 from tests.test_kl_control import judged
@@ -47,7 +53,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
                 ready.setdefault(label, []).append(made[name])
         return ready
 
-    for module in (label_noise, hard_pairs, ties, self_confirmation):
+    for module in (label_noise, hard_pair_routing, tie_selectivity, self_confirmation):
         monkeypatch.setattr(module, "trained", trained)
     return found
 
@@ -103,7 +109,9 @@ def test_a_spotlight_that_is_not_trained_is_refused(tmp_path: Path) -> None:
 
 
 def test_hard_pairs_are_ranked_by_the_clean_dpo_of_their_seed(asked, tmp_path: Path) -> None:
-    found = hard_pairs.hard_pair_runs(config(HardPairConfig, tmp_path, rates=[0.1], seeds=[0, 1]))
+    found = hard_pair_routing.hard_pair_runs(
+        config(HardPairConfig, tmp_path, rates=[0.1], seeds=[0, 1])
+    )
     hard = [a for a in asked if "margins_run" in a]
     assert {(a["objective"], a["seed"], a["margins_run"][-1]) for a in hard} == {
         (objective, seed, str(seed)) for objective in ("plc", "dpo") for seed in (0, 1)
@@ -114,7 +122,7 @@ def test_hard_pairs_are_ranked_by_the_clean_dpo_of_their_seed(asked, tmp_path: P
 
 def test_other_readings_of_hard_need_no_ranking(asked, tmp_path: Path) -> None:
     settings = config(HardPairConfig, tmp_path, rates=[0.1], flips="largest-gap", methods=["plc"])
-    hard_pairs.hard_pair_runs(settings)
+    hard_pair_routing.hard_pair_runs(settings)
     (only,) = asked
     assert only == {
         "objective": "plc", "flip_rate": 0.1, "flips": "largest-gap", "margins_run": None, "seed": 0
@@ -122,22 +130,22 @@ def test_other_readings_of_hard_need_no_ranking(asked, tmp_path: Path) -> None:
 
 
 def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
-    found = ties.tie_runs(config(ExactTieConfig, tmp_path, rates=[0.0, 0.3]))
+    found = tie_selectivity.tie_runs(config(ExactTieConfig, tmp_path, rates=[0.0, 0.3]))
     assert {(a["objective"], a["tie_rate"]) for a in asked} == {
         (objective, rate) for objective in ("dpo", "plc") for rate in (0.0, 0.3)
     }
-    table = ties.tie_table(found)
+    table = tie_selectivity.tie_table(found)
     shown = win_rates_shown(table, {"tie_rate": "injected ties", "method": "method"})
     # Keyed by the share that was injected, not by that of tied verdicts.
     assert set(shown.index) == {
         (rate, method) for rate in ("0", "0.3") for method in ("PLC-DPO", CONTROL)
     }
     assert set(table["method"]) == {"PLC-DPO", CONTROL}
-    said = ties.tie_sentence(table, found)
+    said = tie_selectivity.tie_sentence(table, found)
     assert said.startswith("Against DPO on the same data, over 60 prompts. With 0% ties, PLC-DPO ")
     assert ". With 30% ties, PLC-DPO wins " in said
     assert said.endswith("The paper has 58.3 % at 0% to 68.5 % at 30%.")
-    assert ties.published_ties().loc["PLC-DPO", "30%"] == "68.5"
+    assert tie_selectivity.published_ties().loc["PLC-DPO", "30%"] == "68.5"
     with pytest.raises(ValidationError, match=r"add 0\.0 to the rates"):
         config(ExactTieConfig, tmp_path, rates=[0.3])
 
@@ -178,7 +186,7 @@ def test_controls_and_sampled_decoding_can_be_left_out(kind, asked, tmp_path: Pa
     settings = config(kind, tmp_path, decodings=["greedy"], kl_control=False, seeds=[0])
     made, tabled = {
         NoiseConfig: (label_noise.noise_runs, label_noise.noise_table),
-        ExactTieConfig: (ties.tie_runs, ties.tie_table),
+        ExactTieConfig: (tie_selectivity.tie_runs, tie_selectivity.tie_table),
         ConfirmationConfig: (
             self_confirmation.confirmation_runs, self_confirmation.confirmation_win_rates
         ),
@@ -250,7 +258,7 @@ def test_studies_compare_over_the_prompts_that_training_answered(
     fewer = judged(tmp_path, "fewer", 1.0, 1.0, prompts=40, eval_prompts=60)
     none = judged(tmp_path, "none", 1.0, 1.0, prompts=40, eval_prompts=0)
     ready = {"a": [same, fewer], "b": [none]}
-    monkeypatch.setattr(study, "ready_runs", lambda *_: ready)
+    monkeypatch.setattr(study, "ensure_runs", lambda *_: ready)
     again = []
     monkeypatch.setattr(study, "evaluate", lambda run, count: again.append((run.name, count)))
     assert study.trained(config(NoiseConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
@@ -307,13 +315,13 @@ def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path)
         label_noise.noise_runs(noise)
     tie = config(ExactTieConfig, tmp_path, rates=[0.0, 0.3], make=False)
     with pytest.raises(RunError, match=r"^4 runs are missing .*Then up to 4 more follow: the KL"):
-        ties.tie_runs(tie)
+        tie_selectivity.tie_runs(tie)
     confirmed = config(ConfirmationConfig, tmp_path, make=False)
     with pytest.raises(RunError, match=r"^8 runs are missing .*Then up to 8 more follow: the KL"):
         self_confirmation.confirmation_runs(confirmed)
     hard = config(HardPairConfig, tmp_path, rates=[0.1, 0.2], make=False)
     with pytest.raises(RunError, match=r"^1 run is missing .*Then 4 more follow, whose pairs are"):
-        hard_pairs.hard_pair_runs(hard)
+        hard_pair_routing.hard_pair_runs(hard)
     other = config(HardPairConfig, tmp_path, rates=[0.1], flips="largest-gap", make=False)
     with pytest.raises(RunError, match=r"^2 runs are missing .*--workers 2$"):
-        hard_pairs.hard_pair_runs(other)
+        hard_pair_routing.hard_pair_runs(other)

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from notebooks.studies.routing_probe import held_out_pairs, held_out_ties
+from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core import TrainConfig, train
 from plc_core.data import DATASETS, DataError, inject_ties, load_pairs, split_held_out
 from plc_core.data.held_out import prompt_digests
 from plc_core.engine.training_pairs import read_tie_pool, trained_and_held_out
-from plc_core.evaluation.probe import held_out_pairs, held_out_ties
-from plc_core.experiments.ties import ExactTieConfig
 from plc_core.files import RunError
 from plc_core.progress import Progress
 from tests.fake_run import change_json

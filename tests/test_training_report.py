@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from plc_core import open_run
-from plc_core.analysis.training_report import (
+from notebooks.training_report import (
     agreement_before_training,
     headline,
     next_steps,
     suspicious,
     suspicious_pairs,
 )
+from plc_core import open_run
 from plc_core.parameters import notebook_values
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset, load_dataset
+from inspection.digest import digest
 from transformers import MixtralConfig, MixtralForCausalLM
 from trl import DPOConfig, DPOTrainer
 
-from plc_core.analysis.inspection.digest import digest
 from plc_core.data import pairs_from_rows
 from plc_core.data.world import sample_prompts, write_response
 from plc_core.engine import trl_adapter

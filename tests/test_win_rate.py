@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.evaluation.agreement import agreement
+from notebooks.studies.judge_agreement import agreement
 from plc_core.evaluation.cells import over_cells, over_seeds, win_rate_cells, with_kl
 from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, verdicts, win_rate
 

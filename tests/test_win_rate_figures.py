@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 
-from plc_core.analysis import figures
+from notebooks import figures
+from notebooks.studies.seed_stability import seed_table
 from plc_core.analysis.paper import published
-from plc_core.experiments.seed_stability import seed_table
 
 
 def rows(**changes):

@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from plc_core.analysis.paper import published
-from plc_core.batch import run_notebook
-from plc_core.experiments import (
+from notebooks.studies import (
     ablations,
-    contest,
     main_results,
     second_judge,
     sensitivity,
     training_dynamics,
+    win_rate_study,
 )
-from plc_core.experiments.study import paper_name
+from notebooks.studies.study import paper_name
+from plc_core.analysis.paper import published
+from plc_core.batch import run_notebook
 from plc_core.files import RunError
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
@@ -48,7 +48,7 @@ def test_a_notebook_ends_in_its_table_and_its_sentence(study_runs, name):
     with trained_here():
         if name == IN_A_KERNEL:
             config = second_judge.JudgesConfig(**values)
-            contest.entries_of(config, config.compared())
+            win_rate_study.entries_of(config, config.compared())
             run_notebook(ROOT / "notebooks" / f"{name}.ipynb", values)
         else:
             shown = run_cells(name, **values)["shown"]
@@ -117,8 +117,8 @@ def test_the_sweeps_are_the_papers_grid():
 def test_methods_are_the_papers_and_controls_are_plain_dpo():
     methods = set(published("main_results")["method"]) - {"SFT"}
     assert {paper_name(name) for name in main_results.METHODS} == methods
-    config = contest.ContestConfig(name="x", control_betas=[0.1])
-    assert contest.controls(config) == {"DPO β=0.1": {"objective": "dpo", "beta": 0.1}}
+    config = win_rate_study.ContestConfig(name="x", control_betas=[0.1])
+    assert win_rate_study.controls(config) == {"DPO β=0.1": {"objective": "dpo", "beta": 0.1}}
 
 
 def test_a_model_is_given_by_its_folder_and_named_as_it_is_called():

@@ -10,6 +10,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
+from figures.ranking import distributions, precision_curves
+from inspection.digest import Digest
+from inspection.precision_at_k import precision_at
 from listing import listed, training_runs
 from marking import plain
 from reading import (
@@ -25,10 +28,7 @@ from state import TEXTS, kept
 from plc_core.analysis import audit, figures
 from plc_core.analysis.audit import group_names, groups
 from plc_core.analysis.calibration import Calibration
-from plc_core.analysis.figures.ranking import distributions, precision_curves
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.ranking import precision_at
-from plc_core.analysis.studies.hard_pairs import (
+from plc_core.analysis.routing.hard_pairs import (
     hard_pair_table,
     hard_pairs_shown,
     published_hard_pairs,

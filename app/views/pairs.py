@@ -11,6 +11,8 @@ from pathlib import Path
 
 import streamlit as st
 from bulk import bulk_box
+from inspection.digest import Digest
+from inspection.queries import ordered, row_of, rows
 from marking import plain
 from note_box import note_box
 from pair_filter import CORRECTION, Asked, asked_for
@@ -20,8 +22,6 @@ from reader import KEYS_SAID, reader
 from reading import is_shadow, open_training, read_digest, shown_errors
 from selection import chosen_pair, head
 
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import ordered, row_of, rows
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision, read_decisions
 

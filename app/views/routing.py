@@ -6,29 +6,29 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from marking import plain
-from reading import config_of, is_shadow, open_training, read_digest, shown_errors
-from selection import head, point_clicked
-
-from plc_core.analysis.figures.routing import (
+from figures.routing import (
     MAP_POINTS,
     TERNARY_POINTS,
     cartography,
     recipe_map,
     ternary,
 )
-from plc_core.analysis.figures.routing_over_time import (
+from figures.routing_over_time import (
     correction_by_phase,
     cumulative_mass,
     over_training,
     phases_of,
 )
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import Filter, histogram, means, sample
-from plc_core.analysis.inspection.steps import noise_of, records_noise
-from plc_core.analysis.inspection.tally import MEASURES
+from inspection.aggregate import MEASURES
+from inspection.digest import Digest
+from inspection.queries import Filter, histogram, means, sample
+from inspection.step_metrics import noise_of, records_noise
+from marking import plain
+from reading import config_of, is_shadow, open_training, read_digest, shown_errors
+from recipe_curves import prior_of, recipe_curve
+from selection import head, point_clicked
+
 from plc_core.analysis.noise import NoiseRate
-from plc_core.analysis.recipes import prior_of, recipe_curve
 from plc_core.runs import Run
 
 TRIANGLE = Guide(

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pandas as pd
 import streamlit as st
-from again import command
 from elements import Guide, chart, page_title
+from figures.overlay import GROUPS, final_values, run_curves
 from health import damage
+from inspection.step_metrics import noise_of
 from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, training_runs
 from marking import plain
 from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
+from rerun_box import command
 from run_list import filtered, how_many, live, reports, run_table, runs_csv
 from selection import chosen_runs
 from state import TEXT, kept
 
-from plc_core.analysis.figures.overlay import GROUPS, final_values, run_curves
-from plc_core.analysis.inspection.steps import noise_of
 from plc_core.files import RunError
 from plc_core.runs.listing import RunSummary
 

@@ -6,16 +6,16 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
+from figures.ranking import distributions
+from inspection.digest import Digest
+from inspection.group_tests import ABSOLUTE, Bench, bench, group_choices
+from inspection.queries import NUMBERS, columns
 from marking import plain
 from pair_filter import label
 from reading import open_training, read_digest, shown_errors
 from selection import head
 from state import TEXT, TEXTS, kept
 
-from plc_core.analysis.figures.ranking import distributions
-from plc_core.analysis.inspection.bench import ABSOLUTE, Bench, bench, group_choices
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import NUMBERS, columns
 from plc_core.analysis.statistics import format_p, read_aloud, spearman
 
 SIDES = {

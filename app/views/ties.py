@@ -7,6 +7,9 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
+from figures.ranking import distributions
+from inspection.digest import Digest
+from inspection.queries import bounds, columns
 from reading import (
     audit_tables,
     open_training,
@@ -20,17 +23,14 @@ from state import TEXT, kept
 
 from plc_core.analysis import audit, figures
 from plc_core.analysis.audit import TieSelectivity
-from plc_core.analysis.figures.ranking import distributions
-from plc_core.analysis.inspection.digest import Digest
-from plc_core.analysis.inspection.queries import bounds, columns
-from plc_core.analysis.statistics import format_p
-from plc_core.analysis.studies.ties import (
+from plc_core.analysis.routing.tie_metrics import (
     injected_ties,
     injected_ties_sentence,
     injected_ties_shown,
     lengths_sentences,
     weak_gaps_sentences,
 )
+from plc_core.analysis.statistics import format_p
 from plc_core.runs import Run
 
 SHARE = 0.2

@@ -9,6 +9,14 @@ import pandas as pd
 import streamlit as st
 from answers import answers_behind
 from elements import Guide, chart
+from figures.overlay import win_rates
+from inspection.judged_answers import (
+    PromptSet,
+    judged,
+    judgement_files,
+    prompt_set,
+    read_judgements,
+)
 from listing import listed, training_runs
 from marking import plain
 from published_box import published_box
@@ -17,14 +25,6 @@ from selection import chosen_runs, head
 from state import TEXT, TEXTS, kept, value_of
 from win_table import LEGEND, in_words, kl_control_table, win_words, with_baseline
 
-from plc_core.analysis.figures.overlay import win_rates
-from plc_core.analysis.inspection.answers import (
-    PromptSet,
-    judged,
-    judgement_files,
-    prompt_set,
-    read_judgements,
-)
 from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.analysis.statistics import format_p
 from plc_core.evaluation.cells import win_rate_cells

@@ -22,10 +22,10 @@ from typing import Any
 
 import yaml
 
+from plc_core.batch.grid import expand_grid
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.notebook import NotebookError, Stopped, run_notebook
 from plc_core.environment import plain_streams
-from plc_core.experiments.grid import expand_grid
 from plc_core.files import RunError, resource
 from plc_core.parameters import ParameterError, notebook_values, read_yaml, run_folder
 from plc_core.runs import taken

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from plc_core.batch.job_lines import JobLine, Tally, in_kernel
+from plc_core.batch.job_progress import JobLine, Tally, in_kernel
 from plc_core.files import RunError
 from plc_core.parameters import notebook_values, run_folder
 from plc_core.progress import Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from plc_core.batch.report import write_report
 from plc_core.environment import environment
-from plc_core.files import RunError, replacing
+from plc_core.files import RunError, importable, replacing
 from plc_core.parameters import notebook_values, run_folder
 from plc_core.progress import BATCH_RUN_VARIABLE, BATCH_VARIABLE
 from plc_core.runs import Run, modified, open_run
@@ -121,6 +122,7 @@ def _variables(token: str, folder: Path, inputs: Path) -> dict[str, str]:
         BATCH_VARIABLE: token,
         BATCH_RUN_VARIABLE: str(folder.resolve()),
         INPUTS_VARIABLE: str(inputs),
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), importable()))),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "PLOTLY_RENDERER": "plotly_mimetype",
     }

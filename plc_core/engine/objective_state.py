@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from plc_core.engine.tied import KnowsTiedWeights
+from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing

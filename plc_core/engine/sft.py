@@ -38,7 +38,7 @@ from plc_core.engine.stages import (
     save_model,
     stage_arguments,
 )
-from plc_core.engine.tied import KnowsTiedWeights
+from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run

@@ -13,7 +13,7 @@ from plc_core.evaluation.cells import (
     win_rate_cells,
     win_rate_columns,
 )
-from plc_core.evaluation.contestants import GROUP, Contestant
+from plc_core.evaluation.methods import GROUP, Contestant
 from plc_core.evaluation.win_rate import Incomplete, verdict_win_rate
 from plc_core.files import RunError, read_table
 from plc_core.runs import Run

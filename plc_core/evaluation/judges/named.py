@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from plc_core.evaluation.chat_api import ChatServer
-from plc_core.evaluation.contestants import short_name
 from plc_core.evaluation.judges.gold import GoldJudge
 from plc_core.evaluation.judges.judgements import file_name
 from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.reward_model import RewardModelJudge
+from plc_core.evaluation.methods import short_name
 from plc_core.files import RunError
 
 Judge = GoldJudge | RewardModelJudge | LLMJudge

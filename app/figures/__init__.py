@@ -1,0 +1,1 @@
+"""Figures of the inspector alone; those that notebooks draw too: `plc_core.analysis.figures`."""

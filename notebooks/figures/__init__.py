@@ -1,0 +1,55 @@
+"""All figures of the notebooks, a table in and a plotly figure out: their own and the shared."""
+
+from notebooks.figures.dynamics import dynamics_over_kl, training_dynamics
+from notebooks.figures.judges import judges_side_by_side
+from notebooks.figures.methods import seed_dots, win_rate_against_kl, win_rate_dots
+from notebooks.figures.objectives import objective_curves
+from notebooks.figures.pairs import length_differences
+from notebooks.figures.rewards import reward_against_kl
+from notebooks.figures.sensitivity import sweep_panels
+from notebooks.figures.stages import sft_curves
+from notebooks.figures.win_rates import win_rate_radar, win_rates_by_dose
+from plc_core.analysis.figures import (
+    correction_phases,
+    direction_kept,
+    disagreement,
+    dose_response,
+    flip_distribution,
+    flip_reliability,
+    group_means,
+    q_against_z,
+    reliability,
+    routing_by_state,
+    state_confusion,
+    tie_selectivity,
+    training_curves,
+)
+
+__all__ = [
+    "correction_phases",
+    "direction_kept",
+    "disagreement",
+    "dose_response",
+    "dynamics_over_kl",
+    "flip_distribution",
+    "flip_reliability",
+    "group_means",
+    "judges_side_by_side",
+    "length_differences",
+    "objective_curves",
+    "q_against_z",
+    "reliability",
+    "reward_against_kl",
+    "routing_by_state",
+    "seed_dots",
+    "sft_curves",
+    "state_confusion",
+    "sweep_panels",
+    "tie_selectivity",
+    "training_curves",
+    "training_dynamics",
+    "win_rate_against_kl",
+    "win_rate_dots",
+    "win_rate_radar",
+    "win_rates_by_dose",
+]

@@ -1,0 +1,1 @@
+"""What training costs in time and memory, beside TRL: notebook 11_overhead."""
