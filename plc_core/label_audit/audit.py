@@ -187,8 +187,8 @@ def audit(
     found = gathered(pairs, table, folds, set(evidence), hidden, token_lengths)
     if not found.columns:
         raise DataError("None of the evidence asked for is there: add lengths or words.")
-    stack = stacked(found.columns, folds)
-    flips = FlipModel(stack.margins)
+    stack = stacked(found.columns, folds, found.chance)
+    flips = FlipModel(stack.margins, stack.reliability)
     aside = {name: column for name, (column, _) in found.aside.items()}
     why = reasons(stack.contributions, aside, table, found.sizes, _findings(pairs))
     return Audit(

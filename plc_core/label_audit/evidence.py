@@ -40,6 +40,7 @@ class Evidence:
         log_likelihoods: of each column alone, mean log σ(a · column) per pair that has it, nats.
         details: which layer and penalty were chosen, for the record.
         sizes: [pairs, 2] lengths of chosen and rejected, in tokens or words.
+        chance: [pairs] each, what columns fitted to labels read of coin flips.
     """
 
     columns: dict[str, NDArray[np.float64]]
@@ -47,6 +48,7 @@ class Evidence:
     log_likelihoods: dict[str, float]
     details: dict[str, object]
     sizes: NDArray[np.int64]
+    chance: dict[str, NDArray[np.float64]]
 
 
 def lengths(chosen: NDArray[np.float64], rejected: NDArray[np.float64]) -> Mapping[str, NDArray]:
@@ -97,6 +99,7 @@ def gathered(
     """
     columns: dict[str, NDArray[np.float64]] = {}
     details: dict[str, object] = {}
+    chance: dict[str, NDArray[np.float64]] = {}
     sizes = token_lengths if token_lengths is not None else _word_counts(pairs)
     if "lengths" in kinds:
         columns |= lengths(*sizes.astype(float).T)
@@ -105,13 +108,14 @@ def gathered(
         batches = pairs.batches(["chosen", "rejected"])
         texts = ((b["chosen"].to_pylist(), b["rejected"].to_pylist()) for b in batches)
         probe = words_out_of_fold(word_differences(texts), folds)
-        columns["words"] = probe.margins
+        columns["words"], chance["words"] = probe.margins, probe.chance
     if "hidden states" in kinds and hidden is not None:
         probes: dict[int, Probe] = {
             layer: out_of_fold(rows, folds) for layer, rows in hidden.items()
         }
         layer = max(probes, key=lambda number: probes[number].log_likelihood)
         columns["hidden states"] = probes[layer].margins
+        chance["hidden states"] = probes[layer].chance
         details["layer"] = layer
         details["penalty"] = probes[layer].penalty
     if "scores" in kinds and table["score_chosen"].notna().any():
@@ -126,7 +130,7 @@ def gathered(
     likelihoods = {
         name: log_likelihood(column[np.isfinite(column)]) for name, column in columns.items()
     }
-    return Evidence(columns, aside, likelihoods, details, sizes)
+    return Evidence(columns, aside, likelihoods, details, sizes, chance)
 
 
 def _follows(name: str, column: NDArray[np.float64]) -> str:
