@@ -122,7 +122,7 @@ def test_the_noise_rate_lies_in_its_interval_and_p_flip_is_calibrated(rate):
 
 def test_where_margins_say_nothing_the_noise_rate_is_not_known():
     margins = np.random.default_rng(0).normal(size=500)
-    noise = FlipModel(margins).noise()
+    noise = FlipModel(margins, reliability=0.0).noise()
     assert noise.rate is None
     assert noise.high - noise.low >= 0.3
     assert np.ptp(FlipModel(np.zeros(500)).p_flip(np.zeros(500))) == 0

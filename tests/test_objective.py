@@ -384,7 +384,7 @@ def test_each_number_of_a_recipe_can_be_replaced_alone():
         build_objective("plc", beta=0.1, tau_dir=0)
 
 
-# ---- what is known of a pair before training -------------------------------------------------------
+# ---- what is known of a pair before training ----------------------------------------------------
 
 
 def told(margins, p_flip=None, p_tie=None):

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from plc_core.data import DataError, Pairs, load_pairs
 from plc_core.data.pairs import swap
 from plc_core.label_audit.evidence import EVIDENCE, Evidence, Kind, gathered
-from plc_core.label_audit.posterior import FlipModel, NoiseRate, Stack, stacked
+from plc_core.label_audit.posterior import (
+    WITH_HIDDEN_STATES,
+    WITHOUT,
+    FlipModel,
+    NoiseRate,
+    Stack,
+    stacked,
+)
 from plc_core.label_audit.probe import prompt_folds
 from plc_core.label_audit.reasons import reasons
 from plc_core.progress import Progress
@@ -188,7 +195,8 @@ def audit(
     if not found.columns:
         raise DataError("None of the evidence asked for is there: add lengths or words.")
     stack = stacked(found.columns, folds, found.chance)
-    flips = FlipModel(stack.margins, stack.reliability)
+    scale = WITH_HIDDEN_STATES if "hidden states" in found.columns else WITHOUT
+    flips = FlipModel(stack.margins, stack.reliability, scale)
     aside = {name: column for name, (column, _) in found.aside.items()}
     why = reasons(stack.contributions, aside, table, found.sizes, _findings(pairs))
     return Audit(

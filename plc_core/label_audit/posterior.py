@@ -9,12 +9,13 @@ levels off at one minus the noise rate η, so a mixture
 
 identifies η, the more loosely the less is known of the link G: of weak evidence only the product
 (1 − 2η) k is known. What helps is how noisy s itself is. The same fit on coin flips in place of
-labels tells the share ρ of its mean square that is more than the noise of its estimate, and k is
-near 1.15 √ρ per root mean square of s: on two models' hidden states over four sets of human and
-model labels it was .90 to 1.39 √ρ, whatever share of labels had been reversed. So the posterior
-runs over η, over k around that value, and over links from the logistic one to one with Cauchy's
-tails, and its interval says what that leaves open. The flip probability of a pair is the mixture's
-second share. Labels that the evidence could not predict even if nobody had erred count as noise.
+labels tells the share ρ of its mean square that is more than the noise of its estimate, and with
+hidden states k is near 1.15 √ρ per root mean square of s: for two models over four sets of human
+and model labels it was .90 to 1.39 √ρ, whatever share of labels had been reversed. Of other
+evidence less is known. So the posterior runs over η, over k around what is expected, and over links
+from the logistic one to one with Cauchy's tails, and its interval says what that leaves open. The
+flip probability of a pair is the mixture's second share. Labels that the evidence could not predict
+even if nobody had erred count as noise.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _RATES = np.arange(0.0, 0.5, 0.01)
 _SCALES = np.geomspace(0.1, 16, 33)
 _TAILS = (np.inf, 8.0, 3.0, 1.0)
 """Degrees of freedom of the link: the logistic one, and Student's, whose tails level off later."""
-_CLEAN_SCALE = 1.15
-_SPREAD_OF_SCALE = 0.5
-"""Of k / √ρ: its median, and the standard deviation of its logarithm."""
+WITH_HIDDEN_STATES = (1.15, 0.4)
+WITHOUT = (0.5, 1.0)
+"""Of k / √ρ: the median and the standard deviation of the logarithm that are expected."""
 _LEAST_RELIABILITY = 0.02
 _SHRINKAGE = 1e-3
 _BINS = 2000
@@ -93,12 +94,14 @@ def stacked(
         weights.append(fitted)
         contributions[folds == fold] = matrix[folds == fold] * fitted
     margins, mean_weights = contributions.sum(1), np.mean(weights, 0)
-    noise = np.zeros(len(table))
+    noise = np.zeros(len(table))  # of each column's own fit
     for name, weight in zip(table.columns, mean_weights, strict=True):
         if chance and name in chance and spread[name]:
             noise += weight / spread[name] * chance[name]
     square = float(np.mean(margins**2))
-    reliability = 1 - float(np.mean(noise**2)) / square if square else 0.0
+    # The weights are estimates as well: at weight 0 their covariance is 4 (rows' rows)^-1.
+    of_weights = 4 * np.count_nonzero(spread) / len(table)
+    reliability = 1 - (float(np.mean(noise**2)) + of_weights) / square if square else 0.0
     return Stack(
         margins,
         dict(zip(table.columns, mean_weights, strict=True)),
@@ -134,14 +137,20 @@ class FlipModel:
     Args:
         margins: [pairs], of `stacked`.
         reliability: of the margins, as `stacked` tells it.
+        scale: what is expected of k / √ρ, `WITH_HIDDEN_STATES` or `WITHOUT`.
     """
 
-    def __init__(self, margins: NDArray[np.float64], reliability: float = 1.0) -> None:
+    def __init__(
+        self,
+        margins: NDArray[np.float64],
+        reliability: float = 1.0,
+        scale: tuple[float, float] = WITHOUT,
+    ) -> None:
         self._spread = float(np.sqrt(np.mean(margins**2))) or 1.0
         self._pairs = len(margins)
         self._agree = np.stack([_link(tails) for tails in _TAILS])  # [links, scales, grid]
         log_likelihood = self._log_likelihood(margins)
-        self._weights = _normalised(log_likelihood + _scale_prior(reliability))
+        self._weights = _normalised(log_likelihood + _scale_prior(reliability, scale))
 
     def noise(self, margins: NDArray[np.float64] | None = None) -> NoiseRate:
         """The noise rate of all pairs, or of some with the scale and the link of all.
@@ -216,12 +225,12 @@ def _link(tails: float) -> NDArray[np.float64]:
     return expit(at) if np.isinf(tails) else student.cdf(at, tails)
 
 
-def _scale_prior(reliability: float) -> NDArray[np.float64]:
+def _scale_prior(reliability: float, scale: tuple[float, float]) -> NDArray[np.float64]:
     """[links, scales] log density of the scale, the same for all links by their slope at 0."""
-    expected = _CLEAN_SCALE * np.sqrt(max(reliability, _LEAST_RELIABILITY))
+    expected = scale[0] * np.sqrt(max(reliability, _LEAST_RELIABILITY))
     slopes = [0.25 if np.isinf(tails) else float(student.pdf(0, tails)) for tails in _TAILS]
     scales = np.log(np.outer(slopes, _SCALES) / 0.25 / expected)
-    density: NDArray[np.float64] = -((scales / _SPREAD_OF_SCALE) ** 2) / 2
+    density: NDArray[np.float64] = -((scales / scale[1]) ** 2) / 2
     return density
 
 
