@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
+import plc_core
 from plc_core.data import DataError, inject_ties, load_pairs, pairs_from_rows, tie_pool
 from plc_core.data.dialogues import is_visible, plain_text
 from plc_core.data.storage import scratch_file
@@ -378,7 +379,7 @@ def test_arguments_that_cannot_be_meant_are_sentences(tmp_path, arguments):
 
 def test_the_world_takes_a_limit_and_a_seed_only():
     with pytest.raises(DataError, match="a limit and a seed only"):
-        load_pairs("world", 8, actions={"prefix": "drop"})
+        plc_core.load_pairs("world", 8, actions={"prefix": "drop"})
 
 
 def test_a_limit_counts_the_rows_of_the_split(tmp_path):

@@ -21,7 +21,7 @@ from plc_core.data.corruption import (
 from plc_core.data.corruption.draws import normal, uniform
 from plc_core.data.world.prompts import training_prompts
 from plc_core.engine.models import load_policy
-from plc_core.engine.world_pairs import world_ties
+from plc_core.engine.world_source import WorldSource
 from plc_core.progress import Progress
 
 
@@ -407,14 +407,14 @@ def test_a_response_that_cannot_be_matched_is_a_sentence(wrong, sentence):
 
 def test_ties_of_the_world_are_of_other_prompts_and_kept_on_disk():
     model, tokenizer = load_policy("world")
-    pool = world_ties(model, tokenizer, 12, 0, Progress(), training_count=40)
+    pool = WorldSource((model, tokenizer)).ties(40, 0, Progress(), prompts=12)
     ties_of_the_world = table(pool)
     assert len(pool) > 5
     assert (ties_of_the_world["score_chosen"] == ties_of_the_world["score_rejected"]).all()
     prompts = {turns[-1]["content"] for turns in ties_of_the_world["prompt"]}
     first, then = (training_prompts(count, 0) for count in (40, 52))
     assert prompts <= {prompt.text for prompt in then} - {prompt.text for prompt in first}
-    again = world_ties(model, None, 12, 0, Progress(), training_count=40)  # nothing is sampled
+    again = WorldSource((model, None)).ties(40, 0, Progress(), prompts=12)  # nothing is sampled
     assert content(again) == content(pool)
 
 

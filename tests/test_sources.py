@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
+import plc_core
 from plc_core.data import DATASETS, DataError, load_pairs, pairs_from_rows
 from plc_core.data.json_text import CHUNK
 from plc_core.files import cache_dir
@@ -473,9 +474,11 @@ def test_the_pinned_revisions_are_commits():
 
 
 def test_the_world_is_a_source():
-    pairs = load_pairs("world", 20)
+    pairs = plc_core.load_pairs("world", 20)
     assert len(pairs) == 20
     assert pairs.report().rows_read == 20
+    with pytest.raises(DataError, match=r"plc_core\.load_pairs gives"):
+        load_pairs("world", 20)  # the data room knows no model
 
 
 # ---- the cache -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where pairs come from: public datasets by name, local files and folders, the embedded world."""
+"""Where pairs come from: public datasets by name, local files and folders."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from plc_core.data.pairs_cache import cached_pairs
 from plc_core.data.public import DATASETS, public_files
 from plc_core.data.rules import RowError
 from plc_core.data.validation import Options, RawRow, validated
+from plc_core.data.world import WORLD
 from plc_core.progress import Progress
 
 
@@ -37,7 +38,7 @@ def load_pairs(
     ties: bool = False,
     progress: Progress | None = None,
 ) -> Pairs:
-    """The validated preference pairs of a public dataset, a local file or folder, or the world.
+    """The validated preference pairs of a public dataset, or of a local file or folder.
 
     Rows that are read: chosen and rejected (text, a dialogue in HH-RLHF's form or as a chat
     template writes it, or messages ending with the answer, as JSON text too), prompt unless the
@@ -48,7 +49,7 @@ def load_pairs(
     in the cache by content and settings.
 
     Args:
-        source: a name of `DATASETS`, "world", or a file (JSON lines, JSON, CSV, Parquet or Arrow;
+        source: a name of `DATASETS`, or a file (JSON lines, JSON, CSV, Parquet or Arrow;
             plain, gzip or zstd) or a folder of such files or of `datasets.save_to_disk`.
         limit: read the first `limit` rows, of the split, only; rows that are left out count.
         split: the split to keep. Of local files the default is "all". Of a public dataset it is
@@ -56,7 +57,7 @@ def load_pairs(
         files: a local copy of the public dataset `source`: its folder, or one of its files.
         revision: of the public dataset, instead of the pinned one.
         sample: keep this many pairs, chosen by a hash of their ids and `seed`.
-        seed: of the sample, and of the world's pairs.
+        seed: of the sample.
         columns: the rows' names of fields, as {"prompt": "input"}; a field that gives way to
             another one is kept as metadata.
         actions: changes of what rules do, as {"prefix": "drop"}; `rules.RULES` has all rules.
@@ -69,12 +70,10 @@ def load_pairs(
     Raises:
         DataError: naming file, row and field and what to do, where it cannot be read as asked.
     """
-    _check_arguments(limit, sample, seed, columns, actions)
+    check_arguments(limit, sample, seed, columns, actions)
     name = str(source)
-    if name == "world":
-        if split or files or revision or sample or columns or actions:
-            raise DataError("The world's pairs are sampled: they take a limit and a seed only.")
-        return _world(limit, seed, progress or Progress())
+    if name == WORLD:
+        raise DataError("The world's pairs are sampled: plc_core.load_pairs gives them.")
     public = DATASETS.get(name)
     if public is None and files is not None:
         raise DataError(f"There is no dataset {name!r}; the names are {', '.join(DATASETS)}.")
@@ -87,7 +86,7 @@ def load_pairs(
         if revision is not None:
             raise DataError("A revision is of a public dataset; local files have none.")
         split = None if split == "all" else split
-        found, origin = local_files(source, split or "train", [*DATASETS, "world"]), {}
+        found, origin = local_files(source, split or "train", [*DATASETS, WORLD]), {}
         name = shown_path(Path(source).name)
     check_columns(columns or {}, found, encoding)
     texts = evaluation_texts(evaluation_prompts, encoding)
@@ -118,7 +117,10 @@ def load_pairs(
     return pairs
 
 
-def _check_arguments(limit: Any, sample: Any, seed: Any, columns: Any, actions: Any) -> None:
+def check_arguments(
+    limit: Any, sample: Any = None, seed: Any = 0, columns: Any = None, actions: Any = None
+) -> None:
+    """DataError for arguments of `load_pairs` that cannot be meant."""
     for name, value in (("limit", limit), ("sample", sample)):
         if value is not None and (type(value) is not int or value < 1):
             raise DataError(f"{name} is a number of rows, 1 or more; it is {value!r}.")
@@ -155,12 +157,3 @@ def _limited(rows: Iterator[RawRow], limit: int | None, options: Options) -> Ite
         count += options.split is None or str(own or row.split) == options.split
         if count == limit:
             return
-
-
-def _world(limit: int | None, seed: int, progress: Progress) -> Pairs:
-    # Pairs of the world are samples of its policy: the one source that needs a model, and so the
-    # engine, which is not loaded for any other.
-    from plc_core.engine.models import load_policy
-    from plc_core.engine.world_pairs import WORLD_PAIRS, world_pairs
-
-    return world_pairs(*load_policy("world"), limit or WORLD_PAIRS, seed, progress)

@@ -44,7 +44,7 @@ from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.engine.visits import VisitRecorder, tell_progress
-from plc_core.files import RunError, cache_dir, project_path
+from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
@@ -76,7 +76,7 @@ def train(config: TrainConfig) -> Run:
     if processes.is_main_process:
         _open(config)
     processes.wait_for_everyone()
-    run = open_run(resolve(project_path(config.runs_dir), config.name))
+    run = open_run(resolve(config.runs_folder, config.name))
     if config.resume and run.is_trained:
         if processes.is_main_process:
             run.take_up()
@@ -87,7 +87,8 @@ def train(config: TrainConfig) -> Run:
     steps = load_objective_state(checkpoint, *states) if checkpoint else 0
     check_record(run, steps)
     with run.running("preparing") if processes.is_main_process else nullcontext():
-        progress = Progress(run if processes.is_main_process else None)
+        written = run if processes.is_main_process else None
+        progress = Progress(written)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
         _check_adapters(config, policy)
         policy.to(processes.device)
@@ -101,7 +102,7 @@ def train(config: TrainConfig) -> Run:
         seconds = verify_packing(policy, tokens.dataset, config.autocast)
         sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
         slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
-        Alerts(progress.run).tell(slow)
+        Alerts(written).tell(slow)
         if config.compile:
             compile_layers(policy)
         dataset, reference = with_reference(
@@ -172,7 +173,7 @@ def _check_adapters(config: TrainConfig, policy: object) -> None:
 
 def _open(config: TrainConfig) -> None:
     parameters = config.model_dump()
-    root = project_path(config.runs_dir)
+    root = config.runs_folder
     if not config.resume:
         create_run(root, config.name, {"kind": "training", "config": parameters})
         return
