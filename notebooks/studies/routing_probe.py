@@ -23,7 +23,7 @@ from plc_core.data import DataError, Pairs
 from plc_core.data.corruption import inject_ties, label_by_annotator, simulate_votes
 from plc_core.data.corruption.draws import uniform
 from plc_core.data.corruption.flips import reverse
-from plc_core.data.corruption.oracle import mark_oracle_states
+from plc_core.data.corruption.markers import mark_oracle_states
 from plc_core.data.held_out import first_pairs, of_prompts, prompt_digest
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import trained_checkpoint

@@ -25,11 +25,17 @@ from transformers import (
 
 from plc_core.data import DataError
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.arguments import check_processes, training_arguments, training_steps
+from plc_core.engine.arguments import (
+    Machine,
+    check_machine,
+    check_processes,
+    machine_warnings,
+    training_arguments,
+    training_steps,
+)
 from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
-from plc_core.engine.machine import Machine, check_machine, machine_warnings
 from plc_core.engine.models import compile_layers, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.packing import (

@@ -23,6 +23,7 @@ from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import FRESH_WORLD, SftConfig
 from plc_core.engine.conversations import IGNORED, Conversations, tokenize_conversations
 from plc_core.engine.models import describe, load_policy
+from plc_core.engine.objective_state import KnowsTiedWeights
 from plc_core.engine.sources import Source, source_of
 from plc_core.engine.stages import (
     check_same_data,
@@ -32,7 +33,6 @@ from plc_core.engine.stages import (
     save_model,
     stage_arguments,
 )
-from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run
