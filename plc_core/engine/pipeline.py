@@ -165,18 +165,6 @@ def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
     return objective, Router(**routing)
 
 
-def _check_adapters(config: TrainConfig, policy: object) -> None:
-    """RunError where a policy begins with adapters of another shape than is asked for."""
-    if not isinstance(policy, PeftModel):
-        return
-    own: Any = policy.active_peft_config
-    if (own.r, own.lora_alpha) != (config.lora_rank, config.lora_alpha):
-        raise RunError(
-            f"The adapters in {config.model} have rank {own.r} and alpha {own.lora_alpha}, and are "
-            f"trained on as they are: set lora_rank to {own.r} and lora_alpha to {own.lora_alpha}."
-        )
-
-
 def _open(config: TrainConfig) -> None:
     parameters = config.model_dump()
     root = config.runs_folder
@@ -195,6 +183,33 @@ def _open(config: TrainConfig) -> None:
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
             "changed. Give it the parameters in its run.json, or another name."
         )
+
+
+def _check_adapters(config: TrainConfig, policy: object) -> None:
+    """RunError where a policy begins with adapters of another shape than is asked for."""
+    if not isinstance(policy, PeftModel):
+        return
+    own: Any = policy.active_peft_config
+    if (own.r, own.lora_alpha) != (config.lora_rank, config.lora_alpha):
+        raise RunError(
+            f"The adapters in {config.model} have rank {own.r} and alpha {own.lora_alpha}, and are "
+            f"trained on as they are: set lora_rank to {own.r} and lora_alpha to {own.lora_alpha}."
+        )
+
+
+def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
+    count = tokens.counts["identical-tokens"]
+    whole = len(tokens.pairs) + (count if left_out else 0)
+    done = "are left out" if left_out else "train nothing"
+    sentence = (
+        f"{count} of {whole} pairs have the same tokens on both sides and {done}: max_length "
+        f"{tokens.max_length} cuts them where they are still alike, or the chat template drops "
+        "the answers."
+    )
+    if count and count >= whole:
+        raise DataError(sentence)
+    if count:
+        logger.warning(sentence)
 
 
 def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, Any]) -> None:
@@ -275,21 +290,6 @@ def _fit(
             margin_noise=margin_noise(metrics),
             alerts=training_alerts(metrics, steps),
         )
-
-
-def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
-    count = tokens.counts["identical-tokens"]
-    whole = len(tokens.pairs) + (count if left_out else 0)
-    done = "are left out" if left_out else "train nothing"
-    sentence = (
-        f"{count} of {whole} pairs have the same tokens on both sides and {done}: max_length "
-        f"{tokens.max_length} cuts them where they are still alike, or the chat template drops "
-        "the answers."
-    )
-    if count and count >= whole:
-        raise DataError(sentence)
-    if count:
-        logger.warning(sentence)
 
 
 class _Bar(TrainerCallback):
