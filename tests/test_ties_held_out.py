@@ -116,11 +116,7 @@ def test_the_dataset_is_pinned_and_a_file_serves_as_well(copy: Path) -> None:
         name="x", data="own.jsonl", tie_rate=0.3, tie_pool=str(copy / "flan.jsonl")
     )
     pool = load_ties(source_of(config.data), config, Progress())
-    assert set(found(pool)) == {
-        "one tie",
-        "two ties",
-        "three alike",
-    }
+    assert set(found(pool)) == {"one tie", "two ties", "three alike"}
     with pytest.raises(ValidationError, match="tie_rate needs a tie_pool: a file of pairs with"):
         TrainConfig(name="x", data="hh-rlhf", tie_rate=0.3)
     # So the tables of exact ties start from a recipe of the paper's alone.
