@@ -11,7 +11,7 @@ _HOMES = {
     "PairLogps": "plc_core.objective",
     "build_objective": "plc_core.objective",
     "RECIPES": "plc_core.objective",
-    "load_pairs": "plc_core.data",
+    "load_pairs": "plc_core.loading",
     "flip_labels": "plc_core.data",
     "TrainConfig": "plc_core.engine.config",
     "train": "plc_core.engine.pipeline",

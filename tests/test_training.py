@@ -23,9 +23,8 @@ from plc_core.engine.arguments import check_processes
 from plc_core.engine.checkpoints import load_trained, trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.models import load_policy
-from plc_core.engine.objective_state import STATE_FILE
+from plc_core.engine.objective_state import STATE_FILE, KnowsTiedWeights
 from plc_core.engine.pipeline import train
-from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, PairLogps, build_objective

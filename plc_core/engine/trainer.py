@@ -20,8 +20,7 @@ from transformers.trainer_utils import IntervalStrategy
 from plc_core.engine.checkpoints import list_files
 from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
-from plc_core.engine.order import VisitOrder
-from plc_core.engine.packing import StepCollator, pair_sizes
+from plc_core.engine.packing import StepCollator, VisitOrder, pair_sizes
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router

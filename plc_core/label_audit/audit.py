@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plc_core.data import DataError, Pairs, load_pairs
+from plc_core.data import DataError, Pairs
 from plc_core.data.pairs import swap
 from plc_core.label_audit.evidence import EVIDENCE, Evidence, Kind, gathered
 from plc_core.label_audit.posterior import (
@@ -27,6 +27,7 @@ from plc_core.label_audit.posterior import (
 )
 from plc_core.label_audit.probe import prompt_folds
 from plc_core.label_audit.reasons import reasons
+from plc_core.loading import load_pairs
 from plc_core.progress import Progress
 
 Cleaning = Literal["flip", "drop"]
