@@ -15,7 +15,7 @@ _HOMES = {
     "flip_labels": "plc_core.data",
     "TrainConfig": "plc_core.engine.config",
     "train": "plc_core.engine.pipeline",
-    "evaluate": "plc_core.evaluation.world",
+    "evaluate": "plc_core.evaluation.comparison",
     "summary_table": "plc_core.evaluation.comparison",
     "notebook_parameters": "plc_core.parameters",
     "run_notebook": "plc_core.batch",

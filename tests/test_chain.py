@@ -128,7 +128,7 @@ def test_every_number_of_the_table_is_found_again_in_the_stored_judgements(train
     table = results(evaluation, ["DPO β=0.1"])
     kl = {}
     for method, run in trained.items():
-        answers = pq.read_table(run.path / "generations" / "world.parquet").to_pandas()
+        answers = pq.read_table(run.path / "generations" / "world-log-probs.parquet").to_pandas()
         own = answers[(answers["policy"] == "trained") & (answers["decoding"] == "sampled")]
         kl[method] = (own["policy_logp"] - own["reference_logp"]).mean()
     ladder = ["DPO", "DPO β=0.1"]
@@ -231,7 +231,7 @@ def test_a_second_call_makes_nothing_and_reads_the_same(trained, evaluation, mon
     def refuse(*_args, **_options):
         raise AssertionError("made again")
 
-    for name in ("generate_world", "generate", "load_trained"):
+    for name in ("generate", "load_trained"):
         monkeypatch.setattr(f"plc_core.evaluation.chain.{name}", refuse)
     monkeypatch.setattr("plc_core.evaluation.completeness.score_generations", refuse)
     again = evaluate_runs(contestants(trained), CONFIG)

@@ -67,10 +67,10 @@ def test_greedy_answers_are_those_of_the_sampler_in_the_stable_schema(run, world
     assert found["response_tokens"].tolist() == [len(r.ids) for r in expected]
     assert found["prompt_id"].tolist() == [p.prompt_id for p in benchmark.prompts]
     assert set(found["decoding"]) == {"greedy"}
-    stored = run.table("generations/world-40.parquet")
+    stored = run.table("generations/world.parquet")
     assert list(stored.columns) == GENERATIONS.names
     pd.testing.assert_frame_equal(stored, found)
-    record = json.loads((run.path / "generations" / "world-40.json").read_text())
+    record = json.loads((run.path / "generations" / "world.json").read_text())
     said = record["trained, greedy"]
     assert said["benchmark"]["fingerprint"] == benchmark.fingerprint
     assert said["decoding"] == {"max_new_tokens": RESPONSE_TOKENS, "temperature": 0.0}
@@ -187,7 +187,7 @@ def test_rows_of_other_policies_stay_and_ones_own_are_replaced(run, world):
     answers(run, world_benchmark(5), LocalPolicy(*world), name="reference")
     for _ in range(2):
         answers(run, world_benchmark(5), LocalPolicy(*world), name="trained")
-    found = run.table("generations/world-5.parquet")
+    found = run.table("generations/world.parquet")
     assert found.groupby("policy").size().to_dict() == {"reference": 5, "trained": 5}
 
 

@@ -651,8 +651,8 @@ def test_gold_scores_generations_of_the_world(runs):
     generate(runs[0], world_benchmark(15), LocalPolicy(*load_policy("world")), Decoding(64))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table = score_generations(runs[0], "world-15", GoldJudge())
-    answers = runs[0].table("generations/world-15.parquet")
+        table = score_generations(runs[0], "world", GoldJudge())
+    answers = runs[0].table("generations/world.parquet")
     expected = [gold_reward(*row) for row in answers[["prompt", "response", "finished"]].to_numpy()]
     assert table["reward"].tolist() == expected
     assert isinstance(table, pd.DataFrame)

@@ -138,7 +138,7 @@ def test_the_summary_is_the_files(executed):
     rate = 100 * ((gap > 0).mean() + (gap == 0).mean() / 2)
     cell = table.loc["win % against DPO β=0.2, greedy", "PLC β=0.2"]
     assert cell.startswith(f"{rate:.1f} [")
-    sampled = plc.table("generations/world.parquet").query(
+    sampled = plc.table("generations/world-log-probs.parquet").query(
         "policy == 'trained' and decoding == 'sampled'"
     )
     kl = (sampled["policy_logp"] - sampled["reference_logp"]).mean()

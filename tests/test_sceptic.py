@@ -71,9 +71,9 @@ def rewards(runs, method, judge, decoding):
     return own.set_index("prompt_id")["reward"].sort_index()
 
 
-def answers(runs, method, decoding):
+def answers(runs, method, decoding, file="world"):
     run, policy = (runs["DPO"], "reference") if method == "SFT" else (runs[method], "trained")
-    table = read(run, "generations/world.parquet")
+    table = read(run, f"generations/{file}.parquet")
     own = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
     return own.set_index("prompt_id").sort_index()
 
@@ -131,7 +131,7 @@ def test_the_kl_and_the_control(made):
     table = results(evaluation)
     kl = {}
     for method in METHODS:
-        own = answers(runs, method, "sampled")
+        own = answers(runs, method, "sampled", "world-log-probs")
         ratios = own["policy_logp"] - own["reference_logp"]
         kl[method] = ratios.mean()
         lines = table[table["method"] == method]

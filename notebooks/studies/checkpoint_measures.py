@@ -50,7 +50,7 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
         RunError: where a run has one checkpoint only, or is not trained to its end; where
             `config.make` is False, for what would have to be answered or judged.
     """
-    opened = [open_bench(source, config, checkpoints=True) for source in config.benchmarks]
+    opened = [open_bench(source, config) for source in config.benchmarks]
     benches = {bench.prompts.name: bench for bench in opened}
     if len(benches) < len(opened):
         raise RunError(f"Two of the benchmarks {', '.join(config.benchmarks)} have one name.")
@@ -78,7 +78,7 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
 def _is_answered(run: Run, bench: Bench) -> bool:
     names = [_name(step) for step in whole_checkpoints(run)]
     known = "sampled" not in bench.labels or has_log_ratios(run, bench, names)
-    return known and is_answered(run, bench, ["reference", *names])
+    return known and is_answered(run, bench, [_name(0), *names])
 
 
 def _answer(run: Run, bench: Bench) -> None:
@@ -88,9 +88,9 @@ def _answer(run: Run, bench: Bench) -> None:
     model = str(run.info["config"]["model"])
     tokenizer = load_tokenizer(model)
     reference = on_device(*load_policy(model))
-    decodings = bench.decodings or {}
+    decodings = bench.decodings
     for decoding in decodings.values():
-        generate(run, bench.prompts, reference, decoding, name="reference")
+        generate(run, bench.prompts, reference, decoding, name=_name(0))
     for name, path in names.items():
         policy = on_device(load_trained(run, path), tokenizer)
         for decoding in decodings.values():
@@ -150,7 +150,7 @@ def _read(run: Run, bench: Bench, judge: str, kind: str) -> dict[int, _Answers]:
     if "sampled" in bench.labels:
         ratios = run.table(f"generations/{name}-log-probs.parquet")
     ratios["ratio"] = ratios["policy_logp"] - ratios["reference_logp"]
-    start = _by_prompt(scores, "reference", "reward")
+    start = _by_prompt(scores, _name(0), "reward")
     found = {}
     for step in (0, *whole_checkpoints(run)):
         own = _by_prompt(scores, _name(step), "reward") if step else start
@@ -165,4 +165,7 @@ def _by_prompt(table: pd.DataFrame, policy: str, value: str) -> pd.Series:
 
 
 def _name(step: int) -> str:
+    """A checkpoint's name as a policy in files, where `trained` and `reference` may have answered
+    other prompts; step 0 is SFT.
+    """
     return f"step-{step}"

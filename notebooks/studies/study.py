@@ -15,10 +15,11 @@ from plc_core.analysis.paper import NAMES
 from plc_core.batch.ensure_runs import ensure_runs
 from plc_core.batch.planning import check_common, plan_runs, read_recipe
 from plc_core.engine.config import TrainConfig, as_number
-from plc_core.evaluation.benchmarks import PUBLISHED
+from plc_core.evaluation.benchmarks import is_named, model_for
+from plc_core.evaluation.comparison import evaluate
 from plc_core.evaluation.completeness import EvaluationConfig, refuse_missing
+from plc_core.evaluation.judges.named import benchmark_for
 from plc_core.evaluation.kl_matching import WORLD, Judged
-from plc_core.evaluation.world import evaluate
 from plc_core.files import RunError, project_path
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run, open_run, resolve
@@ -36,9 +37,8 @@ def from_checkout(benchmarks: list[str]) -> list[str]:
     for source in benchmarks:
         path, hash_, part = source.partition("#")
         file = project_path(path)
-        named = path in PUBLISHED or path == "world"
         is_path = "/" in path or file.suffix != "" or file.exists()
-        found.append(source if named or not is_path else f"{file}{hash_}{part}")
+        found.append(source if is_named(path) or not is_path else f"{file}{hash_}{part}")
     return found
 
 
@@ -121,22 +121,25 @@ def started_from(recipe: str, common: Mapping[str, Any]) -> str:
 
 def check_world(models: Sequence[str], benchmarks: Sequence[str]) -> None:
     """ValueError where a model that knows nothing of the world would answer its prompts."""
-    others = [model for model in models if model != "world"]
-    if "world" in benchmarks and others:
-        raise ValueError(
-            f"The runs start from {others[0]!r}, which the benchmark 'world' is not for: set "
-            "benchmarks and judges"
-        )
+    for benchmark in benchmarks:
+        others = [model for model in models if model_for(benchmark) not in (None, model)]
+        if others:
+            raise ValueError(
+                f"The runs start from {others[0]!r}, which the benchmark {benchmark!r} is not for: "
+                "set benchmarks and judges"
+            )
 
 
 def check_gold(judges: Sequence[str], benchmarks: Sequence[str]) -> None:
     """ValueError where the world's own judge would meet other prompts than the world's."""
-    others = [name for name in benchmarks if name != "world"]
-    if "gold" in judges and others:
-        raise ValueError(
-            f"The judge 'gold' knows the benchmark 'world' alone, and benchmarks has {others[0]!r}:"
-            " set another judge"
-        )
+    for judge in judges:
+        only = benchmark_for(judge)
+        others = [name for name in benchmarks if only not in (None, name)]
+        if others:
+            raise ValueError(
+                f"The judge {judge!r} knows the benchmark {only!r} alone, and benchmarks has "
+                f"{others[0]!r}: set another judge"
+            )
 
 
 def judged_by(config: JudgedConfig) -> Judged:

@@ -29,7 +29,6 @@ from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
 from plc_core.evaluation.methods import GROUP, Contestant, check_contestants
 from plc_core.evaluation.policies import LocalPolicy, Policy
-from plc_core.evaluation.world_generations import generate_world
 from plc_core.files import RunError, read_table
 from plc_core.runs import Run
 
@@ -107,7 +106,7 @@ def _is_answered(entry: Contestant, bench: Bench) -> bool:
     """Whether nothing is left to answer; False for a server, whose answers no checkpoint dates."""
     if entry.policy is not None:
         return False
-    known = bench.decodings is None or "sampled" not in bench.decodings
+    known = "sampled" not in bench.decodings
     return (known or has_log_ratios(entry.run, bench)) and is_answered(
         entry.run, bench, ("trained", "reference")
     )
@@ -118,9 +117,6 @@ def _answer(
 ) -> None:
     run, name = entry.run, bench.prompts.name
     if _is_answered(entry, bench):
-        return
-    if bench.decodings is None:
-        generate_world(run, len(bench.prompts))
         return
     model = str(run.info.get("config", {}).get("model"))
     if entry.policy is None and not loaded:

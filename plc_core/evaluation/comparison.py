@@ -1,4 +1,4 @@
-"""Runs on the same corrupted data side by side, from their files alone."""
+"""What runs earned: one as it was trained, or several on the same corrupted data side by side."""
 
 from __future__ import annotations
 
@@ -11,12 +11,37 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.analysis.audit import flip_ranking, join_last_visits, routing_by_state
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
+from plc_core.evaluation.benchmarks import model_for
+from plc_core.evaluation.methods import Contestant
 from plc_core.evaluation.win_rate import WinRate, win_rate
 from plc_core.files import RunError, project_path
 from plc_core.runs import Run, create_run, open_run, resolve
 
 DECODINGS = ("greedy", "sampled")
 _GOLD = "judgements/gold-world.parquet"
+
+
+def evaluate(run: Run, prompts: int) -> pd.DataFrame:
+    """Answer and judge the held-out prompts of the world, and tabulate what a run of it earned.
+
+    Args:
+        run: a finished training run; for one of any other model the table says why it is empty.
+        prompts: how many held-out prompts to answer; 0 skips the evaluation.
+    """
+    from plc_core.evaluation.chain import evaluate_runs  # loads torch
+    from plc_core.evaluation.completeness import EvaluationConfig
+
+    config = EvaluationConfig.model_validate({"eval_prompts": max(prompts, 1)})
+    needed = {model_for(name) for name in config.benchmarks} - {None}
+    if needed - {run.info["config"]["model"]}:
+        return pd.DataFrame({"not evaluated": ["only the embedded world has a gold reward"]})
+    if not prompts:
+        return pd.DataFrame({"not evaluated": ["eval_prompts is 0"]})
+    evaluate_runs([Contestant(run.name, run)], config, baseline=run.name)
+    table = compare_rewards([run], run).drop(columns=["run", "against_baseline", "against_control"])
+    for column in ("reward", "against_reference", "kl"):
+        table[column] = ["–" if value is None else str(value) for value in table[column]]
+    return table
 
 
 class ComparisonConfig(BaseModel):
@@ -83,7 +108,8 @@ def rewards(run: Run, policy: str, decoding: str) -> pd.Series:
 
 def kl_to_reference(run: Run) -> pd.Series:
     """log(pi/pi_ref) of the trained policy's sampled responses: its mean is the KL, in nats."""
-    table = run.table("generations/world.parquet")
+    kept = "generations/world-log-probs.parquet"
+    table = run.table(kept if (run.path / kept).exists() else "generations/world.parquet")
     rows = table[(table["policy"] == "trained") & (table["decoding"] == "sampled")]
     return (rows["policy_logp"] - rows["reference_logp"]).set_axis(rows["prompt_id"])
 
