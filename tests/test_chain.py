@@ -16,6 +16,7 @@ from plc_core import TrainConfig, train
 from plc_core.data import DataError
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.comparison import nearest_controls
 from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.judges import JudgeWarning
 from plc_core.evaluation.methods import Contestant, contestants
@@ -25,8 +26,6 @@ from plc_core.evaluation.results import (
     finding,
     interval,
     mean_and_worst,
-    nearest_controls,
-    results,
     shown,
 )
 from plc_core.evaluation.win_rate import JoinError
@@ -125,7 +124,7 @@ def share(own, other):
 
 def test_every_number_of_the_table_is_found_again_in_the_stored_judgements(trained, evaluation):
     """With pandas alone, from the files of the run folders."""
-    table = results(evaluation, ["DPO β=0.1"])
+    table = evaluation.results(["DPO β=0.1"])
     kl = {}
     for method, run in trained.items():
         answers = pq.read_table(run.path / "generations" / "world-log-probs.parquet").to_pandas()
@@ -162,7 +161,7 @@ def test_every_number_of_the_table_is_found_again_in_the_stored_judgements(train
 
 
 def test_categories_are_cells_and_the_worst_is_one_of_them(trained, evaluation):
-    cells = results(evaluation.by_category(), ["DPO β=0.1"])
+    cells = evaluation.by_category().results(["DPO β=0.1"])
     answers = pq.read_table(trained["DPO"].path / "generations" / "world.parquet").to_pandas()
     families = answers.drop_duplicates("prompt_id").set_index("prompt_id")["category"]
     own, base = (stored(trained[m], "trained", "greedy") for m in ("PLC-DPO", "DPO"))
@@ -178,7 +177,7 @@ def test_categories_are_cells_and_the_worst_is_one_of_them(trained, evaluation):
 
 
 def test_the_table_for_a_reader_and_its_sentence_say_the_numbers(evaluation):
-    table = results(evaluation, ["DPO β=0.1"])
+    table = evaluation.results(["DPO β=0.1"])
     plc = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "greedy")].iloc[0]
     text = shown(table)
     assert text.loc["PLC-DPO", "win % against DPO, greedy"].startswith(f"{plc['win_rate']:.1f} [")
@@ -290,7 +289,7 @@ def test_a_kill_in_the_middle_loses_what_was_under_way_and_no_more(runs, tmp_pat
     two = {name: runs[name] for name in ("DPO", "PLC-DPO")}
     config = EvaluationConfig(benchmarks=[str(benchmark)], max_new_tokens=64)
     whole = evaluate_runs(contestants(two), config)
-    assert set(results(whole)["n"]) == {60}
+    assert set(whole.results()["n"]) == {60}
     for folder in cache.glob("generations/*/"):  # nothing was answered twice
         keys = [key for part in folder.glob("*.parquet") for key in pq.read_table(part)["key"]]
         assert len(keys) == len(set(keys)) == 60
@@ -303,8 +302,8 @@ def test_a_file_of_prompts_gives_the_numbers_of_the_world_and_the_kl(runs, tmp_p
     """The world's prompts as a user's file: the same greedy answers, judged by the gold judge."""
     config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
     entries = contestants(runs)
-    found = results(evaluate_runs(entries, config))
-    own = results(evaluate_runs(entries, CONFIG))
+    found = evaluate_runs(entries, config).results()
+    own = evaluate_runs(entries, CONFIG).results()
     keys = ["method", "decoding"]
     both = found.merge(own, on=keys, suffixes=("", "_world"))
     greedy = both[both["decoding"] == "greedy"]
@@ -348,7 +347,7 @@ def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
         policy = ServerPolicy(ChatServer("m", f"{server.url}/v1", "openai"), "some weights")
         entries = [*contestants({"DPO": runs["DPO"]}), Contestant("Server", run, policy=policy)]
         config = EvaluationConfig(benchmarks=[str(prompts)], max_new_tokens=64)
-        table = results(evaluate_runs(entries, config))
+        table = evaluate_runs(entries, config).results()
     own = table[table["method"] == "Server"]
     assert set(own["n"]) == {4}
     assert own["kl"].isna().all()
@@ -469,16 +468,16 @@ def spoil(path):
 def test_damaged_files_are_made_again_or_a_sentence(runs, tmp_path):
     entries = contestants(runs)
     config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
-    before = results(evaluate_runs(entries, config))
+    before = evaluate_runs(entries, config).results()
     folder = runs["PLC-DPO"].path
     for name in ("judgements/gold-mine", "generations/mine-log-probs"):
         spoil(folder / f"{name}.parquet")
-        pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+        pd.testing.assert_frame_equal(evaluate_runs(entries, config).results(), before)
     spoil(folder / "generations/mine.parquet")
     with pytest.raises(RunError, match=r"mine.parquet cannot be read.*Delete it and evaluate"):
         evaluate_runs(entries, config)
     (folder / "generations/mine.parquet").unlink()
-    pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+    pd.testing.assert_frame_equal(evaluate_runs(entries, config).results(), before)
 
 
 def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
@@ -525,7 +524,7 @@ def test_two_evaluations_at_once_are_one_and_a_sentence(runs):
         pytest.raises(RunError, match="Another process is at work on the run 'run2'"),
     ):
         evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25))
-    table = results(evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25)))
+    table = evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25)).results()
     assert set(table["n"]) == {25}
 
 

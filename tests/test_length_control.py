@@ -11,7 +11,7 @@ from scipy import optimize
 from scipy.special import expit, logit
 
 from plc_core.evaluation import length_control
-from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.comparison import Evaluation
 from plc_core.evaluation.length_control import (
     length_controlled,
     length_controlled_cells,

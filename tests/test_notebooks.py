@@ -21,7 +21,7 @@ from plc_core.batch.__main__ import main
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.report import write_report
 from plc_core.engine.config import TrainConfig
-from plc_core.evaluation.comparison import labels, summary_table, verdict
+from plc_core.evaluation.summary import labels, summary_table, verdict
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run

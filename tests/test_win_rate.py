@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from notebooks.studies.judge_agreement import agreement
-from plc_core.evaluation.cells import over_cells, over_seeds, win_rate_cells, with_kl
+from plc_core.evaluation.results import over_cells, over_seeds
+from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, verdicts, win_rate
 
 IDS = ["p0", "p1", "p2", "p3"]
@@ -217,17 +218,6 @@ def test_every_seed_against_one_seed_of_the_baseline():
         ("dpo", 44): 100.0,
         ("plc", 44): 100.0,
     }
-
-
-def test_kl_stands_beside_the_win_rates():
-    table = win_rate_cells(judged(dpo=BASE, plc=[2] * 6, sft=[0] * 6), "dpo")
-    table = with_kl(table, {"plc": rewards(1.0, 2.0, 3.0)})
-    kl = table.set_index(["method", "benchmark"])[["kl", "kl_low", "kl_high"]]
-    assert kl.loc[("plc", "a"), "kl"] == 2.0
-    assert kl.loc[("plc", "a"), "kl_low"] < 2.0 < kl.loc[("plc", "a"), "kl_high"]
-    assert kl.loc["sft"].isna().all(axis=None)
-    with pytest.raises(JoinError, match="1 of 2 log-ratios of 'plc' are NaN"):
-        with_kl(table, {"plc": rewards(1.0, math.nan)})
 
 
 # ---- two judges ---------------------------------------------------------------------------------

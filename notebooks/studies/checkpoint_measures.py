@@ -9,7 +9,6 @@ import pandas as pd
 
 from plc_core.engine.checkpoints import load_trained, whole_checkpoints
 from plc_core.engine.models import load_policy, load_tokenizer
-from plc_core.evaluation.cells import mean_over_benchmarks
 from plc_core.evaluation.chain import on_device
 from plc_core.evaluation.completeness import (
     Bench,
@@ -24,6 +23,7 @@ from plc_core.evaluation.completeness import (
 from plc_core.evaluation.divergence import measure_log_ratios
 from plc_core.evaluation.generate import generate
 from plc_core.evaluation.judges.named import named_judge
+from plc_core.evaluation.sides import mean_over_benchmarks
 from plc_core.evaluation.win_rate import verdicts
 from plc_core.files import RunError
 from plc_core.runs import Run

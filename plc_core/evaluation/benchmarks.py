@@ -19,7 +19,8 @@ from plc_core.data.world.prompts import held_out_prompts
 from plc_core.evaluation.prompts import Prompt, prompt_of_row
 from plc_core.evaluation.published import PUBLISHED, Published, published_files
 
-WORLD = "world"
+WORLD, GOLD = "world", "gold"
+"""The embedded world's prompts, and the judge that knows the truth about answers to them alone."""
 WORLD_PROMPTS = 805
 FIRST = 200
 """Prompts of the fixed subset for commercial judges (the paper's evaluation protocol)."""

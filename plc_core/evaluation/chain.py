@@ -10,6 +10,7 @@ import torch
 
 from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.evaluation.comparison import GROUP, Evaluation
 from plc_core.evaluation.completeness import (
     Bench,
     EvaluationConfig,
@@ -23,11 +24,11 @@ from plc_core.evaluation.completeness import (
 )
 from plc_core.evaluation.divergence import measure_log_ratios
 from plc_core.evaluation.generate import generate
-from plc_core.evaluation.judged import Evaluation, read_evaluation
+from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.judges.judgements import compare_generations
 from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
-from plc_core.evaluation.methods import GROUP, Contestant, check_contestants
+from plc_core.evaluation.methods import Contestant, check_contestants
 from plc_core.evaluation.policies import LocalPolicy, Policy
 from plc_core.files import RunError, read_table
 from plc_core.runs import Run

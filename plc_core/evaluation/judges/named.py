@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from plc_core.data.world import gold_reward, world_fingerprint
-from plc_core.evaluation.benchmarks import WORLD
+from plc_core.evaluation.benchmarks import GOLD, WORLD
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.judges.judgements import Score, file_name
 from plc_core.evaluation.judges.language_model import LLMJudge
@@ -18,12 +18,9 @@ from plc_core.evaluation.methods import short_name
 from plc_core.files import RunError
 from plc_core.progress import Progress
 
-GOLD = "gold"
-"""The judge of the embedded world, which is the truth there."""
-
 
 class GoldJudge:
-    """The exact reward of answers to prompts of the world."""
+    """The exact reward of answers to prompts of the world, which is the truth there."""
 
     name = GOLD
 
