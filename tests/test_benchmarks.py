@@ -141,15 +141,6 @@ def test_any_file_of_prompts_is_a_benchmark(tmp_path, row, history, turns):
     assert load_benchmark(path).prompts[0].prompt_id == prompt.prompt_id
 
 
-def test_csv_and_parquet_and_ids_of_content(tmp_path):
-    frame = pd.DataFrame({"prompt": ["a", "b"], "level": [1, 2]})
-    frame.to_csv(tmp_path / "x.csv", index=False)
-    frame.to_parquet(tmp_path / "x.parquet")
-    one, other = (load_benchmark(tmp_path / f"x.{kind}") for kind in ("csv", "parquet"))
-    assert [p.prompt_id for p in one.prompts] == [p.prompt_id for p in other.prompts]
-    assert other.prompts[1].metadata == {"level": 2}
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 def test_turns_and_messages_of_every_kind_of_file(tmp_path, ending):
     """A CSV holds lists as JSON; they are turns all the same, and no text to show to a model."""

@@ -159,43 +159,6 @@ def test_controls_of_a_round_are_asked_for_at_once(runs, tmp_path):
     assert not found["b"].matched
 
 
-def test_win_rates_are_those_counted_with_pandas(runs) -> None:
-    table = rates(runs, "control")
-    assert set(table["method"]) == {"PLC-DPO", "control"}
-    row = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "sampled")].iloc[0]
-    shares, over = [], []
-    for mine, base, held in zip(*(runs[k] for k in ("PLC-DPO", "DPO", "control")), strict=True):
-        own, other, third = (
-            run.table("judgements/gold-world.parquet")
-            .query("policy == 'trained' and decoding == 'sampled'")
-            .set_index("prompt_id")["reward"]
-            for run in (mine, base, held)
-        )
-        wins = (own > other) + (own == other) / 2
-        shares.append(wins.mean())
-        over.append((wins - ((third > other) + (third == other) / 2)).mean())
-    assert row["win_rate"] == pytest.approx(100 * np.mean(shares))
-    assert row["by_seed"] == ", ".join(f"{100 * s:.1f}" for s in shares)
-    assert row["over_control"] == pytest.approx(100 * np.mean(over))
-    assert row["low"] < row["win_rate"] < row["high"]
-    assert (row["n"], row["seeds"]) == (PROMPTS, 2)
-    assert row["kl"] == pytest.approx(2.0)
-    held_itself = table[table["method"] == "control"]
-    assert held_itself["over_control"].isna().all()
-
-
-def test_benchmarks_split_the_prompts(runs) -> None:
-    names = {f"p{i}": "even" if i % 2 == 0 else "odd" for i in range(PROMPTS)}
-    whole = rates({"PLC-DPO": runs["PLC-DPO"], "DPO": runs["DPO"]})
-    parts = rates({m: runs[m] for m in ("DPO", "PLC-DPO")}, benchmarks=names)
-    assert list(dict.fromkeys(parts["benchmark"])) == [MEAN, POOLED, "even", "odd"]
-    for decoding, rows in parts.groupby("decoding"):
-        alone = of_benchmarks(rows)
-        pooled = np.average(alone["win_rate"], weights=alone["n"])
-        assert pooled == pytest.approx(whole.set_index("decoding").loc[decoding, "win_rate"])
-        assert pooled == pytest.approx(rows.set_index("benchmark").loc[POOLED, "win_rate"])
-
-
 def test_benchmarks_weigh_alike_whatever_their_size(runs) -> None:
     """As in the paper: one of 50 prompts counts no more than one of 10."""
     names = {f"p{i}": "small" if i < 10 else "large" for i in range(PROMPTS)}
@@ -276,14 +239,7 @@ def test_the_table_and_the_sentence_show_sign_interval_and_n(runs) -> None:
     assert (
         win_rates_shown(table.assign(ties=100.0)).loc["PLC-DPO", "win %, greedy"].count("all ties")
     )
-    near = {"kl": 2.0, "control_kl": 1.9}
-    line = {"over_control": 2.0, "over_low": 0.5, "over_high": 3.0, **near}
-    assert beyond_control(line).startswith("+2.0 points [+0.5, +3.0] beyond the control of like KL")
-    assert beyond_control(line).endswith("more than it")
-    assert beyond_control(line | {"over_low": -1.0}).endswith("no difference shown")
-    below = {"over_control": -2.0, "over_low": -3.0, "over_high": -0.5, **near}
-    assert beyond_control(below).endswith("less than it")
-    assert "no control" in beyond_control(line | {"over_control": math.nan})
+    assert "no control" in beyond_control({"over_control": math.nan})
     assert mean_kl(runs["DPO"], JUDGED).n == 2 * PROMPTS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.evaluation.results import is_matched
+from plc_core.evaluation.results import bracketed, is_matched
 
 
 def win_rates_shown(table: pd.DataFrame, keys: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -32,18 +32,17 @@ def win_rates_shown(table: pd.DataFrame, keys: Mapping[str, str] | None = None) 
         name = str(line["decoding"])
         if f"win %, {name}" in row:
             raise ValueError(f"Two rows of the win rates are those of {key} in {name} decoding.")
-        text = f"{line['win_rate']:.1f} [{line['low']:.1f}, {line['high']:.1f}]"
+        text = bracketed(line["win_rate"], line["low"], line["high"])
         text += " all ties" if line["ties"] == 100 else ""
         row[f"win %, {name}"] = text + (f" ({line['by_seed']})" if line["seeds"] > 1 else "")
         if "over_control" in line:
             over = "–"
             if not math.isnan(line["over_control"]):
-                bounds = f"[{line['over_low']:+.1f}, {line['over_high']:+.1f}]"
                 far = "" if is_matched(line["control_kl"], line["kl"]) else ", not matched"
-                over = f"{line['over_control']:+.1f} {bounds}{far}"
+                over = f"{_beyond(line)}{far}"
             row[f"over KL control, {name}"] = over
         if "kl" in line:
-            row["KL, nats"] = f"{line['kl']:.2f} [{line['kl_low']:.2f}, {line['kl_high']:.2f}]"
+            row["KL, nats"] = bracketed(line["kl"], line["kl_low"], line["kl_high"], 2)
         row["seeds × prompts"] = f"{line['seeds']} × {line['n']}"
     names = list(keys.values())
     index: pd.Index = pd.MultiIndex.from_tuples(list(rows), names=names)
@@ -107,9 +106,12 @@ def results_in_words(
     return " ".join(sentences)
 
 
+def _beyond(line: Mapping[Any, Any]) -> str:
+    return bracketed(line["over_control"], line["over_low"], line["over_high"], sign="+")
+
+
 def _points(line: Mapping[Any, Any]) -> str:
-    bounds = f"[{line['over_low']:+.1f}, {line['over_high']:+.1f}]"
-    return f"{line['over_control']:+.1f} points {bounds}"
+    return _beyond(line).replace(" ", " points ", 1)
 
 
 def _control(line: Mapping[Any, Any]) -> str:

@@ -134,6 +134,12 @@ def control_text(own: pd.DataFrame) -> str:
     return "; ".join(texts)
 
 
+def bracketed(value: float, low: float, high: float, digits: int = 1, sign: str = "") -> str:
+    """A number with its interval, as 52.3 [49.1, 55.4]; `sign` is "+" where 0 is the middle."""
+    value, low, high = (f"{number:{sign}.{digits}f}" for number in (value, low, high))
+    return f"{value} [{low}, {high}]"
+
+
 def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:
     """The number of one row with its interval; the mean of several benchmarks, which has none; of
     several seeds their mean and standard deviation.
@@ -143,7 +149,7 @@ def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 
         return "–"
     if len(known) == 1:
         line = known.iloc[0]
-        return f"{line[value]:.{digits}f} [{line[low]:.{digits}f}, {line[high]:.{digits}f}]"
+        return bracketed(line[value], line[low], line[high], digits)
     seeds = known.groupby("seed", sort=False)[value].mean()
     if len(seeds) == 1:
         return f"{seeds.iloc[0]:.{digits}f} (mean of {len(known)})"

@@ -14,6 +14,7 @@ from plc_core.evaluation.benchmarks import GOLD, WORLD, model_for
 from plc_core.evaluation.comparison import SFT
 from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.methods import Contestant, check_same
+from plc_core.evaluation.results import bracketed
 from plc_core.evaluation.win_rate import WinRate
 from plc_core.runs import Run
 
@@ -157,14 +158,8 @@ def _place(name: str, order: list[str]) -> tuple[int, int]:
 
 
 def _interval(value: MeanInterval | None, digits: int) -> str:
-    if value is None or not value.n:
-        return "–"
-    mean, low, high = (f"{x:.{digits}f}" for x in value[:3])
-    return f"{mean} [{low}, {high}]"
+    return bracketed(*value[:3], digits) if value is not None and value.n else "–"
 
 
 def _win(value: WinRate | None) -> str:
-    if value is None:
-        return "–"
-    share = value.share
-    return f"{100 * share.mean:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    return "–" if value is None else bracketed(*(100 * number for number in value.share[:3]))
