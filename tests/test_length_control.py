@@ -302,7 +302,7 @@ def test_a_pairwise_judge_of_length_alone_is_not_identified_and_a_missing_verdic
     assert np.isnan(line["lc"])
     assert line["note"] == "not identified: the length separates wins from losses"
     versus.loc[0, "win"] = np.nan
-    with pytest.raises(JoinError, match=r"J, side by side, .*1 of 200 rewards are NaN"):
+    with pytest.raises(JoinError, match=r"judge J, .*1 of 200 verdicts are NaN"):
         length_controlled_cells(evaluation)
     (line,) = length_controlled_cells(replace(evaluation, incomplete="common")).to_dict("records")
     assert line["n"] == 199

@@ -32,7 +32,7 @@ def win_rates_shown(table: pd.DataFrame, keys: Mapping[str, str] | None = None) 
         name = str(line["decoding"])
         if f"win %, {name}" in row:
             raise ValueError(f"Two rows of the win rates are those of {key} in {name} decoding.")
-        text = bracketed(line["win_rate"], line["low"], line["high"])
+        text = bracketed(line[name] for name in ("win_rate", "low", "high"))
         text += " all ties" if line["ties"] == 100 else ""
         row[f"win %, {name}"] = text + (f" ({line['by_seed']})" if line["seeds"] > 1 else "")
         if "over_control" in line:
@@ -42,7 +42,7 @@ def win_rates_shown(table: pd.DataFrame, keys: Mapping[str, str] | None = None) 
                 over = f"{_beyond(line)}{far}"
             row[f"over KL control, {name}"] = over
         if "kl" in line:
-            row["KL, nats"] = bracketed(line["kl"], line["kl_low"], line["kl_high"], 2)
+            row["KL, nats"] = bracketed((line["kl"], line["kl_low"], line["kl_high"]), 2)
         row["seeds × prompts"] = f"{line['seeds']} × {line['n']}"
     names = list(keys.values())
     index: pd.Index = pd.MultiIndex.from_tuples(list(rows), names=names)
@@ -107,7 +107,7 @@ def results_in_words(
 
 
 def _beyond(line: Mapping[Any, Any]) -> str:
-    return bracketed(line["over_control"], line["over_low"], line["over_high"], sign="+")
+    return bracketed((line["over_control"], line["over_low"], line["over_high"]), sign="+")
 
 
 def _points(line: Mapping[Any, Any]) -> str:

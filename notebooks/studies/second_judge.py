@@ -218,4 +218,4 @@ def _share(value: MeanInterval) -> str:
 def _bounds(value: float, low: float, high: float) -> str:
     if math.isnan(value):
         return "n/a"
-    return f"{value:.2f}" if math.isnan(low) else bracketed(value, low, high, 2)
+    return f"{value:.2f}" if math.isnan(low) else bracketed((value, low, high), 2)

@@ -67,11 +67,11 @@ def at_share(table: pd.DataFrame, share: float = PAPER_SHARE) -> pd.DataFrame:
         last = later.iloc[int(later["step"].argmax())]
         start = own[own["step"] == 0].iloc[0]
         rows[(str(benchmark), str(method), str(decoding))] = {
-            f"win % against SFT near {share:.0%}": bracketed(*near[_WIN]),
-            "at the end": bracketed(*last[_WIN]),
-            "reward of SFT": bracketed(*start[_REWARD], 2),
-            f"reward near {share:.0%}": bracketed(*near[_REWARD], 2),
-            "best reward": f"{bracketed(*best[_REWARD], 2)} at {best['share']:.0%}",
+            f"win % against SFT near {share:.0%}": bracketed(near[_WIN]),
+            "at the end": bracketed(last[_WIN]),
+            "reward of SFT": bracketed(start[_REWARD], 2),
+            f"reward near {share:.0%}": bracketed(near[_REWARD], 2),
+            "best reward": f"{bracketed(best[_REWARD], 2)} at {best['share']:.0%}",
             f"KL near {share:.0%}, nats": "–" if pd.isna(near["kl"]) else f"{near['kl']:.2f}",
             "n": f"{near['n']:,}",
         }

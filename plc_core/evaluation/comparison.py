@@ -21,6 +21,8 @@ from plc_core.evaluation.sides import (
 )
 from plc_core.evaluation.win_rate import Incomplete, join_prompts
 
+_VERDICTS = ("verdicts", "prompts")  # what is joined, as errors call it
+
 SFT = "SFT"
 """The method that training starts from: the reference's own answers."""
 GROUP = ("dataset", "model", "seed")
@@ -74,7 +76,9 @@ class Evaluation:
             where = dict(zip(names, key, strict=True))
             turns = own.set_index(own["prompt_id"] + "/" + own["turn"].astype(str))
             with naming(where):
-                won, _, join = join_prompts(turns["win"], turns["win"] * 0, self.incomplete)
+                won, _, join = join_prompts(
+                    turns["win"], pd.Series(0.0, turns.index), self.incomplete, _VERDICTS
+                )
             columns = [name for name in LENGTHS if name in turns]
             found.append(Side(where, turns.loc[won.index, ["win", *columns]], join))
         return found

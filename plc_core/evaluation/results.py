@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -134,9 +134,11 @@ def control_text(own: pd.DataFrame) -> str:
     return "; ".join(texts)
 
 
-def bracketed(value: float, low: float, high: float, digits: int = 1, sign: str = "") -> str:
-    """A number with its interval, as 52.3 [49.1, 55.4]; `sign` is "+" where 0 is the middle."""
-    value, low, high = (f"{number:{sign}.{digits}f}" for number in (value, low, high))
+def bracketed(bounds: Iterable[float], digits: int = 1, sign: str = "") -> str:
+    """A number with its interval (low, high), as 52.3 [49.1, 55.4]; `sign` is "+" where 0 is the
+    middle.
+    """
+    value, low, high = (f"{number:{sign}.{digits}f}" for number in bounds)
     return f"{value} [{low}, {high}]"
 
 
@@ -149,7 +151,7 @@ def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 
         return "–"
     if len(known) == 1:
         line = known.iloc[0]
-        return bracketed(line[value], line[low], line[high], digits)
+        return bracketed(line[[value, low, high]], digits)
     seeds = known.groupby("seed", sort=False)[value].mean()
     if len(seeds) == 1:
         return f"{seeds.iloc[0]:.{digits}f} (mean of {len(known)})"

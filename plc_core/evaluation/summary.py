@@ -158,8 +158,8 @@ def _place(name: str, order: list[str]) -> tuple[int, int]:
 
 
 def _interval(value: MeanInterval | None, digits: int) -> str:
-    return bracketed(*value[:3], digits) if value is not None and value.n else "–"
+    return bracketed(value[:3], digits) if value is not None and value.n else "–"
 
 
 def _win(value: WinRate | None) -> str:
-    return "–" if value is None else bracketed(*(100 * number for number in value.share[:3]))
+    return "–" if value is None else bracketed(100 * number for number in value.share[:3])
