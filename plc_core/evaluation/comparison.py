@@ -123,14 +123,15 @@ class Evaluation:
         )
         return table[[*side, "reward", "low", "high", "n"]]
 
-    def kl(self) -> pd.DataFrame:
-        """KL to the start, nats a response: dataset, model, method, seed, kl, kl_low, kl_high, n.
+    def kl(self, keys: Sequence[str] = ("dataset", "model")) -> pd.DataFrame:
+        """KL to the start, nats a response: `keys`, method, seed, kl, kl_low, kl_high, n.
 
-        The mean over the policy's benchmarks, each weighing alike; 95 % bootstrap intervals over
-        prompts.
+        The mean over the policy's benchmarks, each weighing alike, or with the key benchmark one
+        each; 95 % bootstrap intervals over prompts.
         """
-        side = ["dataset", "model", "method", "seed"]
-        table = averaged(_by_prompt(self.log_ratios, [*side, "benchmark"], "log_ratio"), side, "kl")
+        side = [*keys, "method", "seed"]
+        names = ["dataset", "model", "method", "seed", "benchmark"]
+        table = averaged(_by_prompt(self.log_ratios, names, "log_ratio"), side, "kl")
         table = table.rename(columns={"low": "kl_low", "high": "kl_high"})
         return table[[*side, "kl", "kl_low", "kl_high", "n"]]
 

@@ -89,9 +89,12 @@ def read_evaluation(
                     of_kind = scores[scores["decoding"] == label]
                     where = {"benchmark": benchmark, "judge": judge, "decoding": kind}
                     sizes_of = lengths[lengths["decoding"] == label]
-                    frames.append(_side(of_kind, entry, "trained", entry.method, where, sizes_of))
+                    frames.append(
+                        _side(of_kind, entry, entry.answered_as, entry.method, where, sizes_of)
+                    )
                     # One reference a group: the baseline's run has its answers.
-                    if entry.method == baseline and "reference" in set(of_kind["policy"]):
+                    own_start = entry.method == baseline and entry.answered_as == "trained"
+                    if own_start and "reference" in set(of_kind["policy"]):
                         frames.append(_side(of_kind, entry, "reference", SFT, where, sizes_of))
             if "sampled" in decodings:
                 ratios.append(_log_ratios(entry, benchmark, decodings["sampled"], of_judges))
@@ -184,10 +187,12 @@ def _log_ratios(
     if "policy_logp" not in table:
         return None
     own = table[table["decoding"] == label]
-    own = own[own["policy"] == "trained"] if "policy" in own else own
+    own = own[own["policy"] == entry.answered_as] if "policy" in own else own
+    if own.empty:
+        return None
     ratio = own["policy_logp"] - own["reference_logp"]
     for judge, scores in of_judges.items():
-        judged = scores[(scores["policy"] == "trained") & (scores["decoding"] == label)]
+        judged = scores[(scores["policy"] == entry.answered_as) & (scores["decoding"] == label)]
         turns = [sorted(zip(t["prompt_id"], t["turn"], strict=True)) for t in (own, judged)]
         if turns[0] != turns[1] or ratio.isna().any():
             raise RunError(

@@ -23,6 +23,7 @@ class Contestant(NamedTuple):
         policy: who answers in place of the run's last checkpoint, as a server.
         start: the name in tables of the model that training started from; "" takes `short_name`.
         benchmarks: those of an evaluation's benchmarks that it answers; None: all.
+        answered_as: its name in the files of answers, as that of a checkpoint on the way.
     """
 
     method: str
@@ -31,6 +32,7 @@ class Contestant(NamedTuple):
     policy: Policy | None = None
     start: str = ""
     benchmarks: tuple[str, ...] | None = None
+    answered_as: str = "trained"
 
     @property
     def model(self) -> str:
