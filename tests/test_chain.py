@@ -15,6 +15,7 @@ from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.comparison import nearest_controls
 from plc_core.evaluation.completeness import EvaluationConfig
+from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.judges import JudgeWarning
 from plc_core.evaluation.methods import Contestant, contestants
 from plc_core.evaluation.policies import ServerPolicy
@@ -232,6 +233,14 @@ def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     assert judged.loc["a", "reward"] == pytest.approx((own["a", 1] + own["a", 2]) / 2)
     assert judged.loc["b", "reward"] == pytest.approx(own["b", 1])
     assert evaluation.kl().empty  # nothing was sampled
+    # One turn without a score leaves the prompt without one: a mean of the others would be another.
+    scores.loc[scores["turn"] == 2, "reward"] = np.nan
+    scores.to_parquet(entries[1].run.path / "judgements/gold-two-turns.parquet")
+    read = read_evaluation(
+        entries, {"two-turns": {"greedy": "greedy"}}, ["gold"], "DPO", {"two-turns": 2}
+    )
+    judged = read.judged.query("method == 'PLC-DPO'").set_index("prompt_id")["reward"]
+    assert judged.isna().to_dict() == {"a": True, "b": False}
 
 
 def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
@@ -260,8 +269,6 @@ def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
 )
 def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
     """Read from files that were spoilt: no table over silently fewer rows."""
-    from plc_core.evaluation.judged import read_evaluation
-
     evaluate_runs(contestants(runs), CONFIG)
     path = runs["PLC-DPO"].path / "judgements" / "gold-world.parquet"
     table = pq.read_table(path)
@@ -275,8 +282,6 @@ def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
 
 
 def test_a_missing_score_is_refused_or_counted(runs):
-    from plc_core.evaluation.judged import read_evaluation
-
     evaluate_runs(contestants(runs), CONFIG)
     path = runs["PLC-DPO"].path / "judgements" / "gold-world.parquet"
     table = pq.read_table(path).to_pandas()
@@ -329,8 +334,6 @@ def test_damaged_files_are_made_again_or_a_sentence(runs, tmp_path):
 
 
 def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
-    from plc_core.evaluation.judged import read_evaluation
-
     entries = contestants(runs)
     config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
     before = evaluate_runs(entries, config).kl()

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from plc_core.data import DataError
 from plc_core.data.world import RESPONSE_TOKENS, VOCABULARY
@@ -21,7 +21,7 @@ from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.benchmarks import Benchmark, Prompt, world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.generate import GENERATIONS, GenerationWarning, generate
-from plc_core.evaluation.policies import Decoding, LocalPolicy, ServerPolicy
+from plc_core.evaluation.policies import Decoding, LocalPolicy, ServerPolicy, _OwnNumbers
 from plc_core.files import RunError
 from plc_core.runs import create_run
 from tests.chat_server import serving
@@ -98,6 +98,9 @@ def test_a_sampled_answer_depends_on_its_prompt_and_the_seed_alone(run, world):
     other = answers(run, part, LocalPolicy(*world), Decoding(64, temperature=1.0, seed=4))
     assert other["response"].tolist() != whole["response"].tolist()[:7]
     assert set(other["decoding"]) == {"sampled T=1 seed=4"}
+    config = GenerationConfig(max_new_tokens=4)
+    one, two = _OwnNumbers([[1, 2], [1, 3]], config, SAMPLED).uniforms.tolist()
+    assert one != two
     little = Decoding(64, temperature=1.0, top_p=1e-6)
     greedy = answers(run, part, LocalPolicy(*world))
     assert answers(run, part, LocalPolicy(*world), little)["response"].equals(greedy["response"])
@@ -110,10 +113,6 @@ def test_sampling_by_inversion_has_the_distribution_of_the_model(world):
     ids = prompt_ids(tokenizer, turns)
     with torch.inference_mode():
         shares = (model(torch.tensor([ids])).logits[0, -1] / 1.5).softmax(-1).numpy()
-    from transformers import GenerationConfig
-
-    from plc_core.evaluation.policies import _OwnNumbers
-
     counts = np.zeros(len(shares))
     config = GenerationConfig(max_new_tokens=1)
     scores = torch.log(torch.from_numpy(shares))[None] * 1.5

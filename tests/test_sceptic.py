@@ -357,7 +357,7 @@ def test_prompts_that_are_left_out_are_told_at_equal_lengths_too(made):
         evaluation.judged["prompt_id"].iloc[0]
     )
     part = replace(evaluation, judged=evaluation.judged[~gone])
-    with pytest.raises(JoinError, match=r"PLC-DPO: The two sides answer different prompts"):
+    with pytest.raises(JoinError, match=r"PLC-DPO, seed 0: The two sides answer different"):
         length_controlled_cells(part)
     cells = length_controlled_cells(replace(part, incomplete="common"))
     by_method = cells[cells["judge"] != "long, side by side"].set_index("method")
