@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,8 +13,8 @@ from plc_core.data.world.prompts import training_prompts
 from plc_core.engine.models import model_identity
 from plc_core.engine.sampling import Response, generate
 from plc_core.engine.tokens import prompt_ids
-from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
 from plc_core.progress import Progress
+from plc_core.storage import cached_table
 
 _SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("prompt", "chosen", "rejected")]
@@ -47,12 +42,9 @@ def world_pairs(
     The response with the larger gold reward is chosen; equal rewards are ordered at random; the
     same text twice is left out. Kept on disk by the world, the policy, count and seed.
     """
-    settings = [world_fingerprint(), model_identity(policy), count, seed]
-    table = _kept(
+    table = cached_table(
         "world_pairs",
-        settings,
-        _SCHEMA,
-        count,
+        [world_fingerprint(), model_identity(policy), count, seed, str(_SCHEMA)],
         lambda: _sample(policy, tokenizer, count, seed, progress),
     )
     return pairs_from_rows(table.to_pylist(), source="world")
@@ -80,42 +72,13 @@ def world_ties(
     prompt of `world_pairs` with that count and seed, nor a held-out one. The samples of a prompt
     are matched by `tie_pool`. Kept on disk by the world, the policy, counts and seed.
     """
-    settings = [world_fingerprint(), model_identity(policy), count, seed, training_count]
-    table = _kept(
+    what = [world_fingerprint(), model_identity(policy), count, seed, training_count]
+    table = cached_table(
         "world_ties",
-        settings,
-        _RESPONSES,
-        _TIE_SAMPLES * count,
+        [*what, str(_RESPONSES)],
         lambda: _responses(policy, tokenizer, count, seed, progress, training_count),
     )
     return tie_pool(table.to_pylist(), source="world")
-
-
-def _kept(
-    folder: str,
-    settings: list[object],
-    schema: pa.Schema,
-    count: int,
-    sample: Callable[[], list[dict[str, object]]],
-) -> pa.Table:
-    """The table of these settings from the cache, or sampled and put there."""
-    name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    path = cache_dir() / folder / f"{name}.parquet"
-    with exclusive(path):
-        table = _whole(path, schema, count)
-        if table is None:  # missing, or damaged: sampled again
-            table = pa.Table.from_pylist(sample(), schema=schema)
-            write_table(path, table)
-    return table
-
-
-def _whole(path: Path, schema: pa.Schema, count: int) -> pa.Table | None:
-    try:
-        table = read_table(path)
-    except RunError:
-        return None
-    whole = table.schema == schema and len(table) == count
-    return table if whole and not any(column.null_count for column in table.columns) else None
 
 
 def _sample(
@@ -124,7 +87,7 @@ def _sample(
     count: int,
     seed: int,
     progress: Progress,
-) -> list[dict[str, object]]:
+) -> pa.Table:
     prompts = [prompt.text for prompt in training_prompts(count, seed)]
     ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in prompts]
     # Both samples of a prompt in one call, so that they differ.
@@ -132,10 +95,11 @@ def _sample(
         policy, tokenizer, ids + ids, "sampled", RESPONSE_TOKENS, seed, progress=progress
     )
     rng = np.random.default_rng(seed)
-    return [
+    rows = [
         _row(prompt, one, other, rng)
         for prompt, one, other in zip(prompts, responses[:count], responses[count:], strict=True)
     ]
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
 def _responses(
@@ -145,17 +109,18 @@ def _responses(
     seed: int,
     progress: Progress,
     training_count: int,
-) -> list[dict[str, object]]:
+) -> pa.Table:
     prompts = [p.text for p in training_prompts(training_count + count, seed)[training_count:]]
     prompts *= _TIE_SAMPLES
     ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in prompts]
     responses = generate(
         policy, tokenizer, ids, "sampled", RESPONSE_TOKENS, seed, progress=progress
     )
-    return [
+    rows = [
         {"prompt": prompt, "response": r.text, "score": gold_reward(prompt, r.text, r.finished)}
         for prompt, r in zip(prompts, responses, strict=True)
     ]
+    return pa.Table.from_pylist(rows, schema=_RESPONSES)
 
 
 def _row(

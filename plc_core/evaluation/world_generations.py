@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -22,16 +20,10 @@ from plc_core.engine.packing import PairCollator
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.generate import GENERATIONS
-from plc_core.files import (
-    RunError,
-    cache_dir,
-    exclusive,
-    make_folder,
-    read_table,
-    write_table,
-)
+from plc_core.files import make_folder, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
+from plc_core.storage import cached_table
 
 _SAMPLING_SEED = 0
 _COLUMNS = [*GENERATIONS.names, "policy_logp", "reference_logp"]
@@ -76,18 +68,14 @@ def _reference_responses(
 ) -> pd.DataFrame:
     texts = [prompt.text for prompt in prompts]
     settings = [model_identity(reference), texts, RESPONSE_TOKENS, _SAMPLING_SEED, _COLUMNS]
-    name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    path: Path = cache_dir() / "generations" / f"{name}.parquet"
-    with exclusive(path):
-        with contextlib.suppress(RunError):  # missing, or damaged: generated again
-            frame = read_table(path).to_pandas()
-            if len(frame) == 2 * len(texts) and not frame.isna().any(axis=None):
-                return frame
+
+    def answer() -> pa.Table:
         frame = _responses(
             reference, reference, "reference", tokenizer, prompts, ids, collator, progress
         )
-        write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
-        return frame
+        return pa.Table.from_pandas(frame, preserve_index=False)
+
+    return cached_table("generations", settings, answer).to_pandas()
 
 
 def _responses(
