@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
-from plc_core.evaluation.store import content_hash
 from plc_core.files import RunError, project_path
 from plc_core.runs import Run, open_run, resolve
+from plc_core.storage import content_hash
 
 
 def local_judge(runs_dir: str, make: bool = True, **settings: str | int | float | None) -> Run:
