@@ -21,10 +21,11 @@ from filelock import FileLock
 
 from plc_core.checksums import json_is_whole, parquet_is_whole, seal_parquet, sealed_json
 
-_REMEDY = (
+REMEDY = (
     "Put a copy of it back; without one, delete it and make it anew: answers and judgements by "
     "evaluating again, other files by training under another name."
 )
+"""For a file of a run that is damaged or missing."""
 
 
 class RunError(Exception):
@@ -166,7 +167,7 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}.") from None
     except (OSError, ValueError, RecursionError) as error:  # not text, not JSON, or absurd
-        raise RunError(f"{path} cannot be read: {error}. {_REMEDY}") from None
+        raise RunError(f"{path} cannot be read: {error}. {REMEDY}") from None
     if not isinstance(content, dict):
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
     _verify(path, json_is_whole(raw), sealed)
@@ -211,9 +212,9 @@ def table_names(path: Path) -> list[str]:
 
 def _verify(path: Path, whole: bool | None, sealed: bool) -> None:
     if whole is False:
-        raise RunError(f"{path} is damaged: its content is not what was written. {_REMEDY}")
+        raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
     if whole is None and sealed:
-        raise RunError(f"{path} is damaged: it has no checksum any more. {_REMEDY}")
+        raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:
@@ -225,4 +226,4 @@ def _unreadable(path: Path, error: Exception) -> RunError:
         why = "it may not be read by this user"
     elif "Parquet" in str(error) and isinstance(error, pa.ArrowInvalid):
         why = "it is cut short or no Parquet file"
-    return RunError(f"{path} cannot be read: {why}. {_REMEDY}")
+    return RunError(f"{path} cannot be read: {why}. {REMEDY}")

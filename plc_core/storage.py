@@ -47,13 +47,18 @@ def content_hash(content: Any) -> str:
 # ---- folders ------------------------------------------------------------------------------------
 
 
-def list_checksums(folder: Path) -> None:
-    """Write down the checksums of all files below `folder`; RunError where that cannot be done."""
+def list_checksums(folder: Path, also: str | None = None) -> None:
+    """Write down the checksums of all files below `folder`, or add that of one more to its list.
+
+    Raises:
+        RunError: where one cannot be read, or the list cannot be written.
+    """
+    names = sorted(_files(folder)) if also is None else [also]
     try:
-        sums = {name: f"{checksum(folder / name):08x}" for name in sorted(_files(folder))}
+        sums = {name: f"{checksum(folder / name):08x}" for name in names}
     except OSError as error:
         raise RunError(f"{error.filename or folder} cannot be read: {error.strerror}.") from None
-    write_json(folder / MANIFEST, sums)
+    write_json(folder / MANIFEST, sums if also is None else (listed(folder) or {}) | sums)
 
 
 def listed(folder: Path) -> dict[str, str] | None:
