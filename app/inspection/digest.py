@@ -97,10 +97,10 @@ def digest(run: Run, tell: Told = lambda done, total: None) -> Digest:
     """
     files = run_files(run)
     home = _home(run, files)
-    folder = cached_folder(
-        home / _key(*files.visits), lambda new: make(files, _made(home), new, tell)
-    )
-    _forget_old(home)
+    folder = home / _key(*files.visits)
+    if not is_whole(folder):
+        cached_folder(folder, lambda new: make(files, _made(home), new, tell))
+        _forget_old(home)
     return _open(folder, run.path)
 
 

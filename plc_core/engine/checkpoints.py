@@ -30,7 +30,7 @@ def last_checkpoint(run: Run) -> Path | None:
     """
     checkpoint = _last_finished(run)
     if checkpoint is not None:
-        if run.has_checksums and run.info.get("kind") == "training" and not listed(checkpoint):
+        if run.has_checksums and run.info.get("kind") == "training" and not _has_list(checkpoint):
             raise _damaged(checkpoint, MANIFEST)
         check_checkpoint(checkpoint)
     return checkpoint
@@ -100,6 +100,9 @@ def _was_finished(path: Path) -> bool:
     try:
         if TRAINER_STATE in (listed(path) or {}):  # whatever became of it since
             return True
+    except RunError:  # a list that is damaged was written
+        return True
+    try:
         return isinstance(read_json(path / TRAINER_STATE).get("global_step"), int)
     except RunError:
         return False
@@ -117,8 +120,12 @@ def check_checkpoint(checkpoint: Path) -> None:
     """
     if (name := first_damaged(checkpoint)) is not None:
         raise _damaged(checkpoint, name)
-    if not (checkpoint / MANIFEST).exists():
+    if not _has_list(checkpoint):
         _look_at(checkpoint)
+
+
+def _has_list(checkpoint: Path) -> bool:
+    return (checkpoint / MANIFEST).exists()
 
 
 def _damaged(checkpoint: Path, name: str) -> RunError:
