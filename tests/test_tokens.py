@@ -1,7 +1,6 @@
 """Tokens: one boundary, one terminator, for any chat template; kept once, cut as documented."""
 
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from plc_core.engine.tokens import (
     truncation_table,
 )
 from plc_core.files import cache_dir
+from plc_core.storage import MANIFEST, is_whole
 from tests.tiny_tokenizers import (
     CHATML,
     FAMILIES,
@@ -492,7 +492,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def stored():
-    return sorted((cache_dir() / "tokens").glob("*.arrow"))
+    return sorted((cache_dir() / "tokens").glob("*/tokens.arrow"))
 
 
 def forbidden(*args):
@@ -534,18 +534,18 @@ def test_another_template_tokenizer_or_choice_of_pairs_never_hits(pairs, own_cac
     assert len(stored()) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "no seal", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no checksums", "empty"])
 def test_a_damaged_entry_is_made_again(world, pairs, own_cache, damage):
     whole = tokenize_pairs(pairs, world, 24).dataset[:]
     [path] = stored()
     content = bytearray(path.read_bytes())
-    if damage == "no seal":
-        path.with_suffix(".json").unlink()
+    if damage == "no checksums":
+        (path.parent / MANIFEST).unlink()
     elif damage == "flipped":
         content[len(content) // 2] ^= 1
     path.write_bytes({"cut": content[:-100], "empty": b""}.get(damage, bytes(content)))
     assert tokenize_pairs(pairs, world, 24).dataset[:] == whole
-    json.loads(path.with_suffix(".json").read_text())
+    assert is_whole(path.parent)
 
 
 # ---- keys, and processes -------------------------------------------------------------------------

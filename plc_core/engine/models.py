@@ -25,6 +25,7 @@ from plc_core.data.world import CHECKPOINT, WORLD
 from plc_core.engine.adapters import load_adapters
 from plc_core.engine.small_model import SMALL_MODEL, WHEEL, small_model_folder
 from plc_core.files import RunError, project_path
+from plc_core.storage import MANIFEST, first_damaged
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -50,6 +51,7 @@ def load_policy(
     """
     tokenizer, path = tokenizer_and_path(model, chat_template=chat_template)
     adapters = Path(path)
+    check_model_files(adapters)
     if not (adapters / "adapter_config.json").is_file():
         return _load_weights(model, path, len(tokenizer), dtype), tokenizer
     policy: Any = _load_weights(model, _base_of(adapters), len(tokenizer), dtype)
@@ -59,6 +61,19 @@ def load_policy(
         raise ModelError(f"The adapters in {adapters} cannot be loaded: {error}") from error
     disable_dropout(policy)
     return policy, tokenizer
+
+
+def check_model_files(folder: Path) -> None:
+    """ModelError where a file that a model is loaded from is not what was written.
+
+    A folder without a list of checksums, as those of others are, is taken as it is.
+    """
+    kinds = (".safetensors", ".json", ".jinja", ".model", ".txt")  # an optimizer may be large
+    if (name := first_damaged(folder, lambda name: name.endswith(kinds))) is not None:
+        raise ModelError(
+            f"{folder / name} is damaged or missing: it is not what {MANIFEST} beside it says. Put "
+            f"a copy of it back; or, if you changed it yourself, delete that {MANIFEST}."
+        )
 
 
 def _base_of(adapters: Path) -> str:

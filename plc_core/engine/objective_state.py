@@ -18,9 +18,11 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
+from plc_core.engine.checkpoints import TRAINER_STATE, check_checkpoint
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.storage import list_checksums
 
 
 class KnowsTiedWeights(Trainer):
@@ -51,6 +53,7 @@ def load_objective_state(
             f"The checkpoint {checkpoint} has no {STATE_FILE}; without the margin's EMA the run "
             "cannot go on. Delete its folder to use an earlier checkpoint."
         )
+    check_checkpoint(checkpoint)
     state = read_json(path)
     try:
         objective.load_state_dict(state["objective"])
@@ -165,6 +168,18 @@ class CarriesObjective(KnowsTiedWeights):
                 state["flip_posterior"] = self.posterior.state_dict()
             write_json(folder / STATE_FILE, state)
         super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            list_checksums(folder, also=TRAINER_STATE)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Of every rank; the main one then lists the files, before it says that all is written.
+
+        transformers writes trainer_state.json next, and does not wait for the other ranks.
+        """
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_checksums(Path(output_dir))
 
 
 class _Steps(TrainerCallback):

@@ -22,6 +22,7 @@ from plc_core.engine.config import StageConfig
 from plc_core.files import RunError
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.storage import list_checksums
 
 
 def one_process() -> None:
@@ -131,6 +132,7 @@ def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, run: Run, precisi
     folder = run.path / "model"
     (model.to(torch.bfloat16) if precision == "bf16" else model).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    list_checksums(folder)
 
 
 class _Recorder(TrainerCallback):
@@ -167,6 +169,7 @@ class _Recorder(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         self.keep()
+        list_checksums(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 
     def keep(self) -> None:
         """Write the rows that are not written yet: a checkpoint has all steps before it."""

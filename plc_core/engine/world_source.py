@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,8 +25,8 @@ from plc_core.engine.conversations import Row
 from plc_core.engine.models import load_policy, model_identity
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
-from plc_core.files import RunError, cache_dir, exclusive, read_table, write_table
 from plc_core.progress import Progress
+from plc_core.storage import cached_table
 
 Sampler: TypeAlias = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 """The policy that answers, and its tokenizer."""
@@ -88,16 +85,15 @@ class WorldSource:
         count = count or WORLD_PAIRS
         sampler = self.sampler or load_policy(WORLD)
 
-        def sample() -> list[dict[str, Any]]:
+        def sample() -> pa.Table:
             # Both samples of a prompt in one call, so that they differ.
             answers = _answers(sampler, training_prompts(count, seed), 2, seed, progress)
             rng = np.random.default_rng(seed)
-            return [
-                _pair(*both, rng) for both in zip(answers[:count], answers[count:], strict=True)
-            ]
+            both = zip(answers[:count], answers[count:], strict=True)
+            return pa.Table.from_pylist([_pair(*two, rng) for two in both], schema=_PAIRS)
 
-        settings = [self.revision, model_identity(sampler[0]), count, seed]
-        table = _kept("world_pairs", settings, _PAIRS, count, sample)
+        settings = [self.revision, model_identity(sampler[0]), count, seed, str(_PAIRS)]
+        table = cached_table("world_pairs", settings, sample)
         return pairs_from_rows(table.to_pylist(), source=WORLD)
 
     def ties(self, after: int, seed: int, progress: Progress, prompts: int | None = None) -> Pairs:
@@ -116,44 +112,15 @@ class WorldSource:
         """
         count = prompts or max(1, after // 6)
         sampler = self.sampler or load_policy(WORLD)
+
+        def sample() -> pa.Table:
+            others = training_prompts(after + count, seed)[after:]
+            answers = _answers(sampler, others, _TIE_SAMPLES, seed, progress)
+            return pa.Table.from_pylist(answers, schema=_RESPONSES)
+
         settings = [self.revision, model_identity(sampler[0]), count, seed, after]
-        table = _kept(
-            "world_ties",
-            settings,
-            _RESPONSES,
-            _TIE_SAMPLES * count,
-            lambda: _answers(
-                sampler, training_prompts(after + count, seed)[after:], _TIE_SAMPLES, seed, progress
-            ),
-        )
+        table = cached_table("world_ties", [*settings, str(_RESPONSES)], sample)
         return tie_pool(table.to_pylist(), source=WORLD)
-
-
-def _kept(
-    folder: str,
-    settings: list[object],
-    schema: pa.Schema,
-    count: int,
-    sample: Callable[[], list[dict[str, Any]]],
-) -> pa.Table:
-    """The table of these settings from the cache, or sampled and put there."""
-    name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    path = cache_dir() / folder / f"{name}.parquet"
-    with exclusive(path):
-        table = _whole(path, schema, count)
-        if table is None:  # missing, or damaged: sampled again
-            table = pa.Table.from_pylist(sample(), schema=schema)
-            write_table(path, table)
-    return table
-
-
-def _whole(path: Path, schema: pa.Schema, count: int) -> pa.Table | None:
-    try:
-        table = read_table(path)
-    except RunError:
-        return None
-    whole = table.schema == schema and len(table) == count
-    return table if whole and not any(column.null_count for column in table.columns) else None
 
 
 def _answers(

@@ -164,12 +164,13 @@ def verified(checked: pd.DataFrame, p_flip: Mapping[str, float]) -> pd.DataFrame
     """
     rows, totals = [], []
     rng = np.random.default_rng(0)
-    for s, part in checked.groupby("stratum"):
+    for s in sorted(checked["stratum"].unique().tolist()):
+        part = checked[checked["stratum"] == s]
         known = part.dropna(subset="reversed")
         n, k = len(known), float(known["reversed"].sum())
         expected = np.mean([p_flip[i] for i in known["pair_id"]]) if n else np.nan
         low, high = _clopper_pearson(k, n)
-        stratum = f"{EDGES[int(s)]:g} to {EDGES[int(s) + 1]:g}"
+        stratum = f"{EDGES[s]:g} to {EDGES[s + 1]:g}"
         rows.append(
             {
                 "p_flip": stratum,

@@ -52,7 +52,7 @@ def reconciled(
     upwards = np.where(lower, log_odds, -log_odds)  # for the lower text being the better answer
     total = np.bincount(question, upwards)
     ways = np.stack([np.bincount(question, lower), np.bincount(question, ~lower)])
-    disputed = (ways > 0).all(0)[question]
+    disputed = np.minimum(*ways)[question] > 0
     said = np.where(lower, total[question], -total[question])
     return np.where(disputed, 1 / (1 + np.exp(np.clip(said, -700, 700))), p_flip)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from plc_core.checksums import checksum
 from plc_core.data import Pairs
 from plc_core.engine.attention import attention_kind, attention_mask, whole_blocks
 from plc_core.engine.logprobs import autocast, numerics, packed_rows, verify_packing
@@ -32,9 +32,10 @@ from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
 from plc_core.engine.reference import in_token_order
 from plc_core.engine.tokens import content_keys, tokenize_pairs
-from plc_core.files import RunError, cache_dir, checksum, exclusive, replacing, write_json
+from plc_core.files import RunError, cache_dir, exclusive, read_json, replacing, write_json
 from plc_core.label_audit.probe import Rows
 from plc_core.progress import Progress
+from plc_core.storage import content_hash
 
 DEPTHS = (0.5, 0.6, 0.7, 0.8)
 """Shares of the layers. Linear probes were best at .6 to .7 in models of 135 M and 1.5 B."""
@@ -82,9 +83,9 @@ class HiddenDifferences:
         for note in sorted(self.folder.glob("*-*.json")):
             part = note.with_suffix(".npy")
             try:
-                said = json.loads(note.read_text(encoding="utf-8"))
+                said = read_json(note, sealed=True)
                 whole = said["crc32"] == checksum(part)
-            except (OSError, ValueError, KeyError, TypeError):
+            except (RunError, OSError, KeyError):
                 whole = False
             if whole:
                 self._places |= {key: (part, row) for row, key in enumerate(said["keys"])}
@@ -132,10 +133,8 @@ def hidden_differences(
     count = len(decoder.layers)
     layers = sorted({min(count, max(1, round(depth * count))) for depth in depths})
     settings = numerics(model, bf16) | {"layers": layers, "pooling": "last token, mean"}
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-    kept = HiddenDifferences(
-        cache_dir() / "hidden_states" / name, layers, int(model.config.hidden_size)
-    )
+    folder = cache_dir() / "hidden_states" / content_hash(settings)
+    kept = HiddenDifferences(folder, layers, int(model.config.hidden_size))
     keys = content_keys(dataset)
     signs = np.array([1.0 if in_token_order(row) else -1.0 for row in dataset], np.float32)
     with exclusive(kept.folder):
