@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from plc_core.data.bounds import Bounds
 from plc_core.data.folders import SourceFile
 from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError, Pairs
@@ -37,23 +38,25 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def _first_row(files: list[SourceFile], encoding: str) -> dict[str, Any]:
+def _first_row(files: list[SourceFile], encoding: str, bounds: Bounds) -> dict[str, Any]:
     for file in files:
-        for _, value in rows_of_file(file.path, encoding):
+        for _, value in rows_of_file(file.path, encoding, bounds=bounds):
             if value is not None:
                 # A table's row with more cells than its header has them under no name.
                 return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
     return {}
 
 
-def check_columns(columns: Mapping[str, str], files: list[SourceFile], encoding: str) -> None:
+def check_columns(
+    columns: Mapping[str, str], files: list[SourceFile], encoding: str, bounds: Bounds
+) -> None:
     """DataError unless `columns` maps fields that are read to fields that the rows have."""
     known = (*FIELDS, *SHAPE_FIELDS)
     if unknown := [name for name in columns if name not in known]:
         raise DataError(f"columns names {unknown[0]!r}; the fields are {', '.join(known)}.")
     if not columns:
         return
-    found = _names(files, encoding)
+    found = _names(files, encoding, bounds)
     for theirs in columns.values():
         if theirs not in found:
             near = difflib.get_close_matches(theirs, found, n=1)
@@ -64,11 +67,11 @@ def check_columns(columns: Mapping[str, str], files: list[SourceFile], encoding:
             )
 
 
-def _names(files: list[SourceFile], encoding: str) -> list[str]:
+def _names(files: list[SourceFile], encoding: str, bounds: Bounds) -> list[str]:
     """The names of fields in the first rows: not every row need have each."""
     found: dict[str, None] = {}
     for file in files:
-        for _, value in islice(rows_of_file(file.path, encoding), _LOOKED_AT):
+        for _, value in islice(rows_of_file(file.path, encoding, bounds=bounds), _LOOKED_AT):
             found |= dict.fromkeys(map(str, value) if isinstance(value, dict) else ())
     return list(found)
 
@@ -79,6 +82,7 @@ def nothing_usable(
     files: list[SourceFile],
     encoding: str,
     columns: Mapping[str, str],
+    bounds: Bounds,
 ) -> str:
     """Why no pair is left, what the first row holds, and what to do that was not done yet."""
     if not pairs.rows_read:
@@ -87,7 +91,7 @@ def nothing_usable(
     if report.count("other-split") == pairs.rows_read:
         found = ", ".join(sorted(set(report.of_rule("other-split")["reason"])))
         return f"{source} has no row of the split that was asked for: {found}."
-    first = _first_row(files, encoding)
+    first = _first_row(files, encoding, bounds)
     read = renamed(first, columns)
     if {"answers", "completion_a", "response_a", "preferred_output"} & set(read):
         return f"No row of {source} can be used as a pair.\n{report}"

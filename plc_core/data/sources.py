@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plc_core.data.answers import exact_ties, has_answers
+from plc_core.data.bounds import Bounds
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
@@ -35,6 +36,7 @@ def load_pairs(
     evaluation_prompts: Path | str | Iterable[str] = (),
     encoding: str = "utf-8",
     ties: bool = False,
+    bounds: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Pairs:
     """The validated preference pairs of a public dataset, a local file or folder, or the world.
@@ -64,12 +66,14 @@ def load_pairs(
         encoding: of text files.
         ties: read the exact ties of rows that are several scored answers to one prompt, as those
             of UltraFeedback (`instruction`, `completions`); each tie then counts as a row.
+        bounds: changes of how much the source may hold, as {"row_mb": 64}; `Bounds` has all.
         progress: shows how far the reading is.
 
     Raises:
         DataError: naming file, row and field and what to do, where it cannot be read as asked.
     """
     _check_arguments(limit, sample, seed, columns, actions)
+    most = Bounds.of(bounds)
     name = str(source)
     if name == "world":
         if split or files or revision or sample or columns or actions:
@@ -89,8 +93,8 @@ def load_pairs(
         split = None if split == "all" else split
         found, origin = local_files(source, split or "train", [*DATASETS, "world"]), {}
         name = shown_path(Path(source).name)
-    check_columns(columns or {}, found, encoding)
-    texts = evaluation_texts(evaluation_prompts, encoding)
+    check_columns(columns or {}, found, encoding, most)
+    texts = evaluation_texts(evaluation_prompts, encoding, most)
     settings = {
         "limit": limit,
         "split": split,
@@ -104,17 +108,17 @@ def load_pairs(
     }
     origin |= {"name": name, "settings": settings}
     evaluation = EvaluationPrompts(texts) if texts else None
-    options = Options(actions or {}, evaluation, columns or {}, split, sample, seed)
+    options = Options(actions or {}, evaluation, columns or {}, split, sample, seed, most)
 
     def read(folder: Path) -> Pairs:
         size = sum(file.path.stat().st_size for file in found)
         with (progress or Progress()).phase("reading pairs", size) as advance:
-            rows = _limited(_rows(found, encoding, advance, ties), limit, options)
+            rows = _limited(_rows(found, encoding, advance, ties, most), limit, options)
             return validated(rows, name, options, folder)
 
     pairs = cached_pairs(found, origin, read)
     if not len(pairs):
-        raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}))
+        raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}, most))
     return pairs
 
 
@@ -132,10 +136,15 @@ def _check_arguments(limit: Any, sample: Any, seed: Any, columns: Any, actions: 
             raise DataError(f"{name} says names by names, as in a dict; it is {value!r}.")
 
 
-def _rows(files: list[SourceFile], encoding: str, advance: Any, ties: bool) -> Iterator[RawRow]:
+def _rows(
+    files: list[SourceFile], encoding: str, advance: Any, ties: bool, bounds: Bounds
+) -> Iterator[RawRow]:
     for file in files:
-        for number, value in rows_of_file(file.path, encoding, advance):
-            for row in _ties_of(value) if ties and has_answers(value) else [value]:
+        for number, value in rows_of_file(file.path, encoding, advance, bounds):
+            if not ties:
+                yield RawRow(file.name, number, value, file.split)
+                continue
+            for row in _ties_of(value) if has_answers(value) else [value]:
                 yield RawRow(file.name, number, row, file.split)
 
 
@@ -148,6 +157,9 @@ def _ties_of(row: Mapping[str, Any]) -> list[Any]:
 
 
 def _limited(rows: Iterator[RawRow], limit: int | None, options: Options) -> Iterator[RawRow]:
+    if limit is None:
+        yield from rows
+        return
     field, count = options.columns.get("split", "split"), 0
     for row in rows:
         yield row
