@@ -4,8 +4,17 @@ The public face. Names are loaded when they are first used, so that the app, whi
 model, does not wait for torch.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
+
+from plc_core.interrupts import leave_at_once
+
+# What follows may take seconds: of `plc`, and of `python -m plc_core.…`, whose package is imported
+# before its module and before the command has a name.
+if os.path.basename(sys.argv[0] if sys.argv else "") in ("plc", "-m"):
+    leave_at_once()
 
 _HOMES = {
     "PairLogps": "plc_core.objective",

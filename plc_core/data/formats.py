@@ -122,9 +122,7 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _text(
-    path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds
-) -> Iterator[Row]:
+def _text(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -> Iterator[Row]:
     if _suffix(path) in (".csv", ".tsv"):
         return _csv(path, stream, encoding, bounds)
     start = stream.peek(CHUNK)[:CHUNK].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")
@@ -175,14 +173,12 @@ def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
     )
 
 
-def _csv(
-    path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds
-) -> Iterator[Row]:
+def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -> Iterator[Row]:
     """Rows by the header's names, as csv.DictReader gives them; blank lines are none."""
     text = io.TextIOWrapper(stream, without_mark(encoding), newline="")
+    limit = csv.field_size_limit(2**31 - 1)
     header = re.split(rb"[\r\n]", stream.peek(CHUNK)[:CHUNK])[0].decode(encoding, "ignore")
     delimiter = "\t" if _suffix(path) == ".tsv" else _delimiter(header.lstrip("\ufeff"))
-    limit = csv.field_size_limit(2**31 - 1)
     most, number, held = bounds.row_bytes, 0, 0
 
     def lines() -> Iterator[str]:
