@@ -23,7 +23,7 @@ _WORKERS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0, 1 after a sentence for each run that failed, or 130 or 143 after a signal."""
+    """Run the demo; 0, 1 after a sentence for each failed run, or 130 or 143 after a signal."""
     plain_streams()
     parser = argparse.ArgumentParser(prog="plc demo", description=__doc__)
     parser.add_argument("--fresh", action="store_true", help="train anew what is there already")

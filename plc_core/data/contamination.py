@@ -56,7 +56,8 @@ def evaluation_texts(
             if size > _MOST:
                 raise DataError(
                     f"{path} has too many evaluation prompts, which are held in memory: a file may "
-                    f"have {_MOST // 2**20} million characters of them. Give more as a list of texts."
+                    f"have {_MOST // 2**20} million characters of them. Give more as a list of "
+                    "texts."
                 )
     return texts
 
