@@ -25,7 +25,9 @@ page = st.navigation(
         st.Page("views/routing.py", title="Routing", url_path="routing"),
         st.Page("views/pairs.py", title="Pairs", url_path="pairs"),
         st.Page("views/ties.py", title="Ties", url_path="ties"),
-        st.Page("views/people.py", title="Human disagreement", url_path="people"),
+        st.Page(
+            "views/human_disagreement.py", title="Human disagreement", url_path="human_disagreement"
+        ),
         st.Page("views/corruption.py", title="Corruption", url_path="corruption"),
         st.Page("views/tests.py", title="Tests", url_path="tests"),
         st.Page("views/wins.py", title="Win rates", url_path="wins"),

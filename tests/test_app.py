@@ -49,7 +49,8 @@ from tests.huge_run import write_huge_run
 from tests.paths import ROOT
 
 OF_ONE_RUN = tuple(
-    f"views/{name}.py" for name in ("routing", "pairs", "ties", "people", "corruption", "tests")
+    f"views/{name}.py"
+    for name in ("routing", "pairs", "ties", "human_disagreement", "corruption", "tests")
 )
 PAGES = ("views/runs.py", *OF_ONE_RUN, "views/wins.py")
 Opened = Callable[..., AppTest]
@@ -166,7 +167,7 @@ def test_every_page_opens_every_readable_run(opened: Opened, run: str) -> None:
         app.switch_page(page).run()
         assert not app.exception
         assert not [w.value for w in app.warning if "cannot be shown" in w.value]
-        if page == "views/people.py" and run != "good":
+        if page == "views/human_disagreement.py" and run != "good":
             assert "No pair of this run has votes" in said(app)
             continue
         assert len(app.get("plotly_chart")) >= 1
@@ -1001,7 +1002,7 @@ def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
     pq.write_table(pa.table({"group": ["unanimous"]}), path / "scores" / "half.parquet")
     (path / "scores" / "none.parquet").write_text("none")
     pq.write_table(pa.table({"rule": ["long"]}), path / "findings.parquet")
-    people = opened("views/people.py", root=tmp_path, run="run")
+    people = opened("views/human_disagreement.py", root=tmp_path, run="run")
     ties = opened("views/ties.py", root=tmp_path, run="run")
     for app in (people, ties):
         assert "lacks the column(s) calibration" in said(app).replace("\\", "")
@@ -1036,7 +1037,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
 
 def test_the_app_needs_no_torch() -> None:
     script = (
-        "import sys; sys.path.insert(0, 'app'); import reading, again, pair_view, reader;"
+        "import sys; sys.path.insert(0, 'app'); import reading, rerun_box, pair_view, reader;"
         "import plc_core.evaluation.cells, plc_core.evaluation.tables;"
         "sys.exit('torch' in sys.modules)"
     )
@@ -1048,7 +1049,7 @@ def test_people_shows_the_numbers_of_the_study(opened: Opened, runs: Path) -> No
     table = audit.join_last_visits(run.visits(), run.pairs())
     votes = pd.read_parquet(run.path / "pairs.parquet", columns=["votes"])["votes"]
     expected = agreement(table.assign(group=[vote_group(list(own)) for own in votes]))
-    app = opened("views/people.py", run="good")
+    app = opened("views/human_disagreement.py", run="good")
     assert agreement_sentence(expected, "good") in said(app)
     shown = app.dataframe[0].value
     assert (
