@@ -56,6 +56,8 @@ def page() -> None:
     if chosen is None:
         return
     root, of = chosen
+    with shown_errors(of):
+        open_below(root, of)
     found = _found(root)
     if not found:
         st.info(
@@ -130,10 +132,11 @@ def _like(root: Path, of: str, having: list[str]) -> list[str]:
     picked = [run for run in chosen_runs(root) if run in having]
     if of not in having:
         return picked if len(picked) > 1 else having[:6]
-    picked = list(dict.fromkeys([of, *picked]))
-    data = _data_of(open_below(root, of))
+    picked, data = list(dict.fromkeys([of, *picked])), None
+    with shown_errors(of):
+        data = _data_of(open_below(root, of))
     for run in having:
-        if len(picked) < 6 and run not in picked:
+        if data is not None and len(picked) < 6 and run not in picked:
             with shown_errors(run):
                 if _data_of(open_below(root, run)) == data:
                     picked.append(run)

@@ -47,8 +47,8 @@ def json_lines(
                 yield number, json.loads(line)
             elif bytewise:
                 number += _blank_lines(stream)
-    except UnicodeDecodeError:
-        raise  # the caller looks for the place
+    except (DataError, UnicodeDecodeError):
+        raise  # the caller looks for the place of the latter
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}, row {number}, character {error.pos + 1}: no JSON object ({error.msg}). Write "

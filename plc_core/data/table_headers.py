@@ -67,7 +67,7 @@ def parquet_plan(path: Path, file: pq.ParquetFile) -> tuple[list[str], list[int]
                     dictionaries.add(column.path)
                 count = sum(count for kind, _, count, _ in pages if kind != 2)
                 if max((count for _, _, count, _ in pages), default=0) > _VALUES:
-                    raise _too_large(path, f"a page of the column {column.path!r}")
+                    raise _too_large(path, f"a page of the column {column.path!r} unpacks")
                 delta = any(encoding == _DELTA_STRINGS for *_, encoding in pages)
                 each = max(column.length or 0, 12)
                 if column.max_repetition_level:
@@ -78,15 +78,15 @@ def parquet_plan(path: Path, file: pq.ParquetFile) -> tuple[list[str], list[int]
                     sizes = [size / max(count, 1) for kind, size, count, _ in pages if kind != 2]
                     density += int(max(sizes, default=0)) + each + (largest if delta else 0)
             if together > _AT_ONCE:
-                raise _too_large(path, f"its row group {group + 1:,}, pages of")
+                raise _too_large(path, f"the pages of row group {group + 1:,} unpack")
             if values > _VALUES or whole > 2 * _WHOLE:
-                raise _too_large(path, f"its row group {group + 1:,}, lists of")
+                raise _too_large(path, f"the lists of row group {group + 1:,} unpack")
             rows_at_once.append(max(1, min(_ROWS, _BATCH // max(density, 1))))
     return sorted(dictionaries), rows_at_once
 
 
 def _too_large(path: Path, what: str) -> DataError:
-    return DataError(f"{path}: {what} more than can be unpacked in 2 GB of memory. {_MEND}.")
+    return DataError(f"{path}: {what} to more than fits into 2 GB of memory. {_MEND}.")
 
 
 def _pages(path: Path, raw: IO[bytes], chunk: Any) -> Iterator[tuple[int, int, int, int]]:
@@ -208,8 +208,8 @@ def check_arrow(path: Path, start: int) -> None:
             names += unpacked if kind == 2 else 0  # dictionaries stay for all that follows
             if max(unpacked, names) > _WHOLE or body < 0:
                 raise DataError(
-                    f"{path}: a batch in it holds {unpacked / 2**20:,.0f} MiB, more than can be "
-                    f"unpacked in 2 GB of memory. {_MEND_ARROW}."
+                    f"{path}: a batch in it holds {unpacked / 2**20:,.0f} MiB, more than fits into "
+                    f"2 GB of memory. {_MEND_ARROW}."
                 )
             place += body
 
