@@ -22,6 +22,7 @@ from marking import plain
 from published_box import published_box
 from reading import config_of, open_below, shown_errors
 from selection import chosen_runs, head
+from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept, value_of
 from win_table import LEGEND, in_words, kl_control_table, win_words, with_baseline
 
@@ -235,7 +236,8 @@ def _scores(
                 "decoding": st.column_config.TextColumn(width=68),
             },
         )
-        st.download_button("CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore")
+        text = csv_text(made.cells)
+        st.download_button("CSV", text, "win-rates.csv", key="wins_csv", on_click="ignore")
     _controls(opened, table, name)
     against = [m for m in methods if m != baseline]
     against.sort(key=lambda method: method != of)
