@@ -156,10 +156,12 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
         "policy prefers the rejected answer here most. It is a list to look at, not a verdict. In "
         "the embedded world 40 to 74 % of the first fifty were truly reversed, where 10 to 40 % of "
         "all labels were (eight runs of 6,141 pairs).</p>"
+        '<div class="tex2jax_ignore mathjax_ignore">'
         + "".join(cards[:_OPEN])
         + (f"<details><summary>The other {len(cards) - _OPEN}</summary>" if cards[_OPEN:] else "")
         + "".join(cards[_OPEN:])
         + ("</details>" if cards[_OPEN:] else "")
+        + "</div>"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from plc_core.environment import environment, plain_streams
 from plc_core.files import RunError, importable, resource
+from plc_core.interrupts import handling, leave
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,13 +131,25 @@ def _summary(command: Callable[..., int]) -> str:
 
 
 def _python(*words: str) -> int:
-    """Run a module in a process of its own, which Ctrl-C reaches too; its exit status."""
-    process = subprocess.Popen([sys.executable, "-m", *words])
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue  # it has been asked to stop as well, and says what there is to say
+    """Run a module in a process of its own; its exit status, or 130 or 143 after a signal.
+
+    Ctrl-C reaches that process too, which may ask back; SIGTERM is passed on to it.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    asked = 0
+
+    def passed_on(number: int, _: object) -> None:
+        nonlocal asked
+        asked = number
+        if process is None:
+            leave(number)
+        elif number == signal.SIGTERM:
+            process.terminate()
+
+    with handling(passed_on):
+        process = subprocess.Popen([sys.executable, "-m", *words])
+        status = process.wait()
+    return 128 + asked if asked else status
 
 
 def _parameters() -> str:

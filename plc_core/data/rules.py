@@ -246,4 +246,6 @@ class Report:
         shown = self.table()
         shown["share"] = shown["share"].map("{:.2%}".format)
         sentences = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences())
-        return sentences + shown.to_html(index=False, escape=True)
+        # Texts are somebody's: dollar signs in them are no formulas, where a notebook sets some.
+        table = shown.to_html(index=False, escape=True)
+        return f'<div class="tex2jax_ignore mathjax_ignore">{sentences}{table}</div>'

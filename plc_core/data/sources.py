@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plc_core.data.answers import exact_ties, has_answers
+from plc_core.data.bounds import Bounds
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
@@ -40,6 +41,7 @@ def load_pairs(
     evaluation_prompts: Path | str | Iterable[str] = (),
     encoding: str = "utf-8",
     ties: bool = False,
+    bounds: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Pairs:
     """The validated preference pairs of a public dataset, or of a local file or folder.
@@ -69,12 +71,14 @@ def load_pairs(
         encoding: of text files.
         ties: read the exact ties of rows that are several scored answers to one prompt, as those
             of UltraFeedback (`instruction`, `completions`); each tie then counts as a row.
+        bounds: changes of how much the source may hold, as {"row_mb": 64}; `Bounds` has all.
         progress: shows how far the reading is.
 
     Raises:
         DataError: naming file, row and field and what to do, where it cannot be read as asked.
     """
     check_arguments(limit, sample, seed, columns, actions)
+    most = Bounds.of(bounds)
     name = str(source)
     if name == WORLD:
         raise DataError("The world's pairs are sampled: plc_core.load_pairs gives them.")
@@ -92,8 +96,8 @@ def load_pairs(
         split = None if split == "all" else split
         found, origin = local_files(source, split or "train", [*DATASETS, WORLD]), {}
         name = shown_path(Path(source).name)
-    check_columns(columns or {}, found, encoding)
-    texts = evaluation_texts(evaluation_prompts, encoding)
+    check_columns(columns or {}, found, encoding, most)
+    texts = evaluation_texts(evaluation_prompts, encoding, most)
     settings = {
         "limit": limit,
         "split": split,
@@ -107,17 +111,17 @@ def load_pairs(
     }
     origin |= {"name": name, "settings": settings}
     evaluation = EvaluationPrompts(texts) if texts else None
-    options = Options(actions or {}, evaluation, columns or {}, split, sample, seed)
+    options = Options(actions or {}, evaluation, columns or {}, split, sample, seed, most)
 
     def read(folder: Path) -> Pairs:
         size = sum(file.path.stat().st_size for file in found)
         with (progress or Progress()).phase("reading pairs", size) as advance:
-            rows = _limited(_rows(found, encoding, advance, ties), limit, options)
+            rows = _limited(_rows(found, encoding, advance, ties, most), limit, options)
             return validated(rows, name, options, folder)
 
     pairs = cached_pairs(found, origin, read)
     if not len(pairs):
-        raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}))
+        raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}, most))
     return pairs
 
 
@@ -138,10 +142,15 @@ def check_arguments(
             raise DataError(f"{name} says names by names, as in a dict; it is {value!r}.")
 
 
-def _rows(files: list[SourceFile], encoding: str, advance: Any, ties: bool) -> Iterator[RawRow]:
+def _rows(
+    files: list[SourceFile], encoding: str, advance: Any, ties: bool, bounds: Bounds
+) -> Iterator[RawRow]:
     for file in files:
-        for number, value in rows_of_file(file.path, encoding, advance):
-            for row in _ties_of(value) if ties and has_answers(value) else [value]:
+        for number, value in rows_of_file(file.path, encoding, advance, bounds):
+            if not ties:
+                yield RawRow(file.name, number, value, file.split)
+                continue
+            for row in _ties_of(value) if has_answers(value) else [value]:
                 yield RawRow(file.name, number, row, file.split)
 
 
@@ -154,6 +163,9 @@ def _ties_of(row: Mapping[str, Any]) -> list[Any]:
 
 
 def _limited(rows: Iterator[RawRow], limit: int | None, options: Options) -> Iterator[RawRow]:
+    if limit is None:
+        yield from rows
+        return
     field, count = options.columns.get("split", "split"), 0
     for row in rows:
         yield row
@@ -184,23 +196,25 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def _first_row(files: list[SourceFile], encoding: str) -> dict[str, Any]:
+def _first_row(files: list[SourceFile], encoding: str, bounds: Bounds) -> dict[str, Any]:
     for file in files:
-        for _, value in rows_of_file(file.path, encoding):
+        for _, value in rows_of_file(file.path, encoding, bounds=bounds):
             if value is not None:
                 # A table's row with more cells than its header has them under no name.
                 return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
     return {}
 
 
-def check_columns(columns: Mapping[str, str], files: list[SourceFile], encoding: str) -> None:
+def check_columns(
+    columns: Mapping[str, str], files: list[SourceFile], encoding: str, bounds: Bounds
+) -> None:
     """DataError unless `columns` maps fields that are read to fields that the rows have."""
     known = (*FIELDS, *SHAPE_FIELDS)
     if unknown := [name for name in columns if name not in known]:
         raise DataError(f"columns names {unknown[0]!r}; the fields are {', '.join(known)}.")
     if not columns:
         return
-    found = _names(files, encoding)
+    found = _names(files, encoding, bounds)
     for theirs in columns.values():
         if theirs not in found:
             near = difflib.get_close_matches(theirs, found, n=1)
@@ -211,11 +225,11 @@ def check_columns(columns: Mapping[str, str], files: list[SourceFile], encoding:
             )
 
 
-def _names(files: list[SourceFile], encoding: str) -> list[str]:
+def _names(files: list[SourceFile], encoding: str, bounds: Bounds) -> list[str]:
     """The names of fields in the first rows: not every row need have each."""
     found: dict[str, None] = {}
     for file in files:
-        for _, value in islice(rows_of_file(file.path, encoding), _LOOKED_AT):
+        for _, value in islice(rows_of_file(file.path, encoding, bounds=bounds), _LOOKED_AT):
             found |= dict.fromkeys(map(str, value) if isinstance(value, dict) else ())
     return list(found)
 
@@ -226,6 +240,7 @@ def nothing_usable(
     files: list[SourceFile],
     encoding: str,
     columns: Mapping[str, str],
+    bounds: Bounds,
 ) -> str:
     """Why no pair is left, what the first row holds, and what to do that was not done yet."""
     if not pairs.rows_read:
@@ -234,7 +249,7 @@ def nothing_usable(
     if report.count("other-split") == pairs.rows_read:
         found = ", ".join(sorted(set(report.of_rule("other-split")["reason"])))
         return f"{source} has no row of the split that was asked for: {found}."
-    first = _first_row(files, encoding)
+    first = _first_row(files, encoding, bounds)
     read = renamed(first, columns)
     if {"answers", "completion_a", "response_a", "preferred_output"} & set(read):
         return f"No row of {source} can be used as a pair.\n{report}"

@@ -7,12 +7,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plc_core.data.bounds import Bounds
 from plc_core.data.cells import read_cells
 from plc_core.data.contamination import EvaluationPrompts
 from plc_core.data.dialogues import plain_text
@@ -44,6 +46,7 @@ class Options:
         split: the only split to keep; None keeps all.
         sample: the number of pairs to keep, chosen by hash; None keeps all.
         seed: of the sample.
+        bounds: how many rows and pairs there may be.
     """
 
     actions: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Options:
     split: str | None = None
     sample: int | None = None
     seed: int = 0
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 STAGED = pa.schema(
@@ -83,7 +87,9 @@ class Reading:
         self.log = log
         self.facts = Facts()
         self.rows = 0
-        self._problems: list[dict[str, Any]] = []
+        self._problems: list[tuple[Any, ...]] = []  # in the order of FINDINGS
+        self._listed: tuple[Any, ...] = ()  # the last of them
+        self._blank: RawRow | None = None  # the last row, if it was blank and left out
 
     def staged(self, rows: Iterable[RawRow]) -> Iterator[pa.RecordBatch]:
         """The pairs in batches; rows that are none go to the log of findings."""
@@ -91,9 +97,18 @@ class Reading:
         size = 0
         for raw in rows:
             self.rows += 1
+            if self.rows > self.options.bounds.rows:
+                raise self.options.bounds.too_many(Path(raw.file), "rows")
+            # A small file can hold millions of blank rows: each becomes what the last one did.
+            if self._blank is not None and _alike(raw, self._blank):
+                self._list((*self._listed[:3], raw.number, *self._listed[4:]))
+                continue
             pair = self._pair(raw)
+            self._blank = raw if pair is None and _is_blank(raw.value) else None
             if pair is None:
                 continue
+            if len(self.facts) == self.options.bounds.pairs:
+                raise self.options.bounds.too_many(Path(raw.file), "pairs")
             self.facts.add(pair, raw.file, raw.number)
             batch.append(pair)
             size += _characters(pair)
@@ -136,15 +151,33 @@ class Reading:
         if self.actions[rule] == "error":
             file = f" of {raw.file}" if raw.file else ""
             raise DataError(f"Row {raw.number:,}{file}, {rule}: {reason}.")
-        place = {"file": raw.file, "row": raw.number, "pair_id": pair}
-        self._problems.append(finding(rule, reason, "drop", place))
+        self._list((rule, "drop", raw.file, raw.number, pair, _sayable(reason)))
+
+    def _list(self, problem: tuple[Any, ...]) -> None:
+        self._problems.append(problem)
+        self._listed = problem
         if len(self._problems) >= BATCH_ROWS:
             self._flush()
 
     def _flush(self) -> None:
         if self._problems:
-            self.log.write_batch(pa.RecordBatch.from_pylist(self._problems, FINDINGS))
+            columns = zip(*self._problems, strict=True)
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, FINDINGS, strict=True)]
+            self.log.write_batch(pa.RecordBatch.from_arrays(arrays, schema=FINDINGS))
             self._problems = []
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether a row is null or holds nothing but nulls and empty texts."""
+    if not isinstance(value, dict):
+        return value is None
+    return all(v is None or v == "" for v in value.values())
+
+
+def _alike(raw: RawRow, blank: RawRow) -> bool:
+    """Whether a row is the same blank row of the same file."""
+    # No other value equals None, an empty text, or an object of these.
+    return raw.value == blank.value and raw.file is blank.file and raw.split == blank.split
 
 
 def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, Any]:
