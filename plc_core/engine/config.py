@@ -95,6 +95,7 @@ class TrainConfig(DataConfig):
     recipe: Literal["conservative", "balanced", "aggressive"] = "aggressive"
     beta: float = Field(0.2, gt=0)  # scale of the margin
     prior: list[float] = Field([0.80, 0.08, 0.12], min_length=3, max_length=3)  # clean, flip, tie
+    pair_priors: bool = False  # each pair's own, from p_flip and p_tie of its row, as audits tell
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # gamma after warm-up
     calibration_order: Literal["auto", "update-first", "score-first"] = "auto"
     lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights
@@ -168,6 +169,11 @@ class TrainConfig(DataConfig):
                     "tie_rate needs a tie_pool: a file of pairs with equal scores or of several "
                     "scored answers a prompt, or ultrafeedback-ties"
                 )
+        if self.pair_priors and (self.flip_rate or self.tie_rate or self.annotator):
+            raise ValueError(
+                "pair_priors are of the labels as the data have them: with flip_rate, tie_rate or "
+                "annotator they would be of other labels"
+            )
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self

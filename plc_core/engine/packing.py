@@ -34,6 +34,7 @@ class PairCollator:
         distinct                    [B]     whether the two responses differ in their tokens
         index                       [B]     the pair's row in the data set
         reference                   [B, 2]  log-probs under the reference, where the rows have them
+        told                        [B, 2]  p_flip and p_tie, where the rows have them; NaN: unknown
 
     A token sees those from `begin` to itself without the gap; padding sees itself. A side without
     tokens has log-prob 0; that is how single responses are scored.
@@ -91,6 +92,9 @@ class PairCollator:
         if "reference_chosen" in rows[0]:
             reference = [[row["reference_chosen"], row["reference_rejected"]] for row in rows]
             arrays["reference"] = np.array(reference, dtype=np.float32)
+        if "p_flip" in rows[0]:
+            told = [[row["p_flip"], row["p_tie"]] for row in rows]
+            arrays["told"] = np.array(told, dtype=np.float32)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

@@ -48,7 +48,7 @@ from plc_core.engine.packing import (
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.engine.training_pairs import training_pairs
+from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
@@ -114,6 +114,8 @@ def train(config: TrainConfig) -> Run:
         dataset, reference = with_reference(
             tokens.dataset, policy, cache_dir(), collator, config.autocast, progress
         )
+        if config.pair_priors:
+            dataset = with_pair_priors(dataset, tokens.pairs)
         if processes.is_main_process:
             _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.

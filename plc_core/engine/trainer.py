@@ -25,7 +25,8 @@ from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
 from plc_core.objective.reduction import counts_over_ranks
 
 _COLUMNS = [
-    "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected"
+    "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected",
+    "p_flip", "p_tie",
 ]  # fmt: skip
 
 
@@ -161,7 +162,9 @@ class PreferenceTrainer(CarriesObjective):
         """A forward's share of the step's mean loss."""
         chosen, rejected = pair_logps(model, inputs)
         lengths = inputs["lengths"].view(-1, 2)
-        logps = PairLogps(chosen, rejected, *inputs["reference"].unbind(1), *lengths.unbind(1))
+        told = inputs["told"].unbind(1) if "told" in inputs else ()
+        reference = inputs["reference"].unbind(1)
+        logps = PairLogps(chosen, rejected, *reference, *lengths.unbind(1), *told)
         index, distinct = inputs["index"], inputs["distinct"]
         if "counted" in inputs:
             logps = logps.select(inputs["counted"])

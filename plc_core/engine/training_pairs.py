@@ -5,13 +5,17 @@ Also the margins of a trained policy over any pairs, by which the hardest labels
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from plc_core.data import Pairs, flip_labels, mark_oracle_states, split_held_out
+from plc_core.data import DataError, Pairs, flip_labels, mark_oracle_states, split_held_out
 from plc_core.data.corruption import flip_hardest, inject_ties, label_by_annotator, warm_start
 from plc_core.data.corruption.flips import reverse
 from plc_core.data.held_out import of_prompts, prompt_digests
@@ -78,6 +82,33 @@ def trained_and_held_out(
     source = source or source_of(config.data, config.data_revision)
     pairs = source.load(config, progress)
     return split_held_out(pairs, config.held_out) if config.held_out else (pairs, None)
+
+
+def with_pair_priors(dataset: Dataset, pairs: Pairs) -> Dataset:
+    """Add the columns p_flip and p_tie to tokenised pairs, from the columns of their rows.
+
+    NaN is where a row does not say it.
+
+    Raises:
+        DataError: where no row has a p_flip, or one is no probability.
+    """
+    columns: dict[str, list[float]] = {"p_flip": [], "p_tie": []}
+    for text in pairs.dataset["metadata"]:
+        row = json.loads(text or "{}")
+        for name, values in columns.items():
+            value = row.get(name)
+            known = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (known and (0 <= value <= 1 or value != value)):
+                raise DataError(f"A row has the {name} {value!r}, which is not a probability.")
+            values.append(float(value) if known else math.nan)
+    if not any(value == value for value in columns["p_flip"]):
+        raise DataError(
+            "pair_priors needs the column p_flip, which an audit adds to an export: plc audit FILE "
+            "--policy prior."
+        )
+    for name, values in columns.items():
+        dataset = dataset.add_column(name, pa.array(values, pa.float32()))
+    return dataset
 
 
 def final_margins(
