@@ -158,7 +158,8 @@ class Laboratory:
         if job.slice != "choice":
             found += self._agreement(margins, self._routed(router, margins, probe)[0])
             # People's votes are asked about as they are: of policies that saw the labels as given.
-            if "votes" in self.material.files and not (job.flip_rate or job.tie_rate):
+            voted_on = self.study.votes is not None or self.study.model == "world"
+            if voted_on and not (job.flip_rate or job.tie_rate):
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted, probe)
