@@ -210,6 +210,20 @@ def test_a_file_of_prompts_gives_the_numbers_of_the_world_and_the_kl(runs, tmp_p
     assert (known["kl"] - known["kl_world"]).abs().max() < 3
 
 
+def test_other_prompts_under_the_same_ids_are_answered_anew(runs, tmp_path):
+    path = prompts_file(tmp_path, 4)
+    config = EvaluationConfig(benchmarks=[str(path)], max_new_tokens=64, decodings=["greedy"])
+    entries = contestants({"DPO": runs["DPO"]})
+    evaluate_runs(entries, config)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    prompts = [row["prompt"] for row in rows][::-1]
+    changed = [row | {"prompt": own} for row, own in zip(rows, prompts, strict=True)]
+    path.write_text("\n".join(map(json.dumps, changed)))
+    evaluate_runs(entries, config)
+    answers = runs["DPO"].table("generations/mine.parquet").query("policy == 'trained'")
+    assert answers["prompt"].tolist() == prompts
+
+
 def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     from plc_core.evaluation.benchmarks import world_benchmark
 
