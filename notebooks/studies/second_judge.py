@@ -18,11 +18,11 @@ from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
 from plc_core.evaluation.comparison import SFT, Evaluation
 from plc_core.evaluation.methods import Contestant
 from plc_core.evaluation.results import bounds, bracketed, control_text, interval
-from plc_core.evaluation.store import content_hash
 from plc_core.evaluation.win_rate import verdicts
 from plc_core.files import RunError, project_path
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import Run, open_run, resolve
+from plc_core.storage import content_hash
 
 TRAINED = "trained"
 """The judge that the notebook trains itself, among the names of judges."""

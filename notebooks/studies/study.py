@@ -8,12 +8,12 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plc_core.analysis.paper import NAMES
 from plc_core.batch.ensure_runs import ensure_runs
 from plc_core.batch.planning import check_common, plan_runs, read_recipe
-from plc_core.engine.config import TrainConfig, as_number
+from plc_core.engine.config import Parameters, TrainConfig, as_number
 from plc_core.evaluation.benchmarks import WORLD, is_named, model_for
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.completeness import EvaluationConfig
@@ -45,14 +45,12 @@ def from_checkout(benchmarks: list[str]) -> list[str]:
 Benchmarks: TypeAlias = Annotated[list[str], Field(min_length=1), AfterValidator(from_checkout)]
 
 
-class StudyConfig(BaseModel):
+class StudyConfig(Parameters):
     """The parameters that every notebook on a table of the paper has.
 
     The runs that a study can name before any is made are planned when its parameters are checked,
     so that a wrong value of 01_train's inside them is refused before anything runs.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
@@ -188,7 +186,7 @@ def trained(
 
 def _report(config: StudyConfig) -> Run | None:
     with contextlib.suppress(RunError):
-        run = open_run(resolve(project_path(config.runs_dir), config.name))
+        run = open_run(resolve(config.runs_folder, config.name))
         return run if run.info.get("kind") == "analysis" else None
     return None
 
@@ -196,7 +194,7 @@ def _report(config: StudyConfig) -> Run | None:
 def open_report(config: StudyConfig) -> Run:
     """The report's own folder; an older one of this name is replaced."""
     info = {"kind": "analysis", "config": config.model_dump()}
-    return create_run(project_path(config.runs_dir), config.name, info)
+    return create_run(config.runs_folder, config.name, info)
 
 
 def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:

@@ -15,7 +15,6 @@ from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.policies import Answer, Policy
-from plc_core.evaluation.store import ContentStore
 from plc_core.files import (
     RunError,
     make_folder,
@@ -27,6 +26,7 @@ from plc_core.files import (
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
+from plc_core.storage import ContentStore
 
 GENERATIONS = pa.schema(
     {

@@ -29,8 +29,8 @@ from plc_core.engine.templates import chat_format
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.chat_api import ChatReply, ChatRequest, ChatServer, ask_all
 from plc_core.evaluation.decoding import Decoding, OwnNumbers
-from plc_core.evaluation.store import content_hash
 from plc_core.files import RunError
+from plc_core.storage import content_hash
 
 _PAGE = 256  # tokens to a block of the paged cache, transformers' default
 
