@@ -6,6 +6,7 @@ import subprocess
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,7 +28,7 @@ from plc_core.evaluation.results import (
     shown,
 )
 from plc_core.evaluation.win_rate import JoinError
-from plc_core.files import RunError
+from plc_core.files import RunError, write_table
 from plc_core.runs import create_run, open_run
 from tests.chat_server import serving
 
@@ -249,7 +250,8 @@ def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     assert evaluation.kl().empty  # nothing was sampled
     # One turn without a score leaves the prompt without one: a mean of the others would be another.
     scores.loc[scores["turn"] == 2, "reward"] = np.nan
-    scores.to_parquet(entries[1].run.path / "judgements/gold-two-turns.parquet")
+    file = entries[1].run.path / "judgements/gold-two-turns.parquet"
+    write_table(file, pa.Table.from_pandas(scores, preserve_index=False))
     read = read_evaluation(
         entries, {"two-turns": {"greedy": "greedy"}}, ["gold"], "DPO", {"two-turns": 2}
     )
