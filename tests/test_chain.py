@@ -291,7 +291,7 @@ def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
     mask = [p == "trained" and d == "greedy" for p, d in zip(
         table["policy"].to_pylist(), table["decoding"].to_pylist(), strict=True)]  # fmt: skip
     own = change(table.filter(mask))
-    pq.write_table(own, path)
+    write_table(path, own)
     labels = {"world": {"greedy": "greedy"}}
     with pytest.raises((RunError, JoinError), match=sentence):
         read_evaluation(contestants(runs), labels, ["gold"], "DPO", {"world": 24}).cells()
@@ -303,7 +303,7 @@ def test_a_missing_score_is_refused_or_counted(runs):
     table = pq.read_table(path).to_pandas()
     spoilt = table.index[(table["policy"] == "trained") & (table["decoding"] == "greedy")][:3]
     table.loc[spoilt, "reward"] = np.nan
-    table.to_parquet(path)
+    write_table(path, pa.Table.from_pandas(table, preserve_index=False))
     labels = {"world": {"greedy": "greedy"}}
     read = (contestants(runs), labels, ["gold"], "DPO", {"world": 24}, ())
     with pytest.raises(JoinError, match=r"method PLC-DPO, seed 0: 3 of 24 rewards are NaN"):
@@ -356,22 +356,22 @@ def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
     path = runs["PLC-DPO"].path / "generations/mine-log-probs.parquet"
     whole = pq.read_table(path)
     for spoilt in (whole.slice(5), whole.set_column(4, "policy_logp", [[None] * 24])):
-        pq.write_table(spoilt, path)
+        write_table(path, spoilt)
         labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
         with pytest.raises(RunError, match="log-ratios, and 24 sampled answers were judged"):
             read_evaluation(entries, labels, ["gold"], "DPO", {"mine": 24})
-    pq.write_table(whole.slice(5), path)
+    write_table(path, whole.slice(5))
     pd.testing.assert_frame_equal(evaluate_runs(entries, config).kl(), before)
     # Whichever of several judges saw other answers.
     folder = runs["PLC-DPO"].path / "judgements"
     for run in runs.values():
         name = run.path / "judgements" / "other-mine.parquet"
-        pq.write_table(pq.read_table(run.path / "judgements" / "gold-mine.parquet"), name)
+        write_table(name, pq.read_table(run.path / "judgements" / "gold-mine.parquet"))
     labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
     spoilt = pq.read_table(folder / "other-mine.parquet").to_pandas()
     sampled = (spoilt["policy"] == "trained") & (spoilt["decoding"] == labels["mine"]["sampled"])
     kept = spoilt.drop(spoilt[sampled].index[:5])
-    kept.to_parquet(folder / "gold-mine.parquet")
+    write_table(folder / "gold-mine.parquet", pa.Table.from_pandas(kept, preserve_index=False))
     with pytest.raises(RunError, match="19 sampled answers were judged by 'gold'"):
         read_evaluation(entries, labels, ["gold", "other"], "DPO", {"mine": 24})
 
