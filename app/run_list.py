@@ -14,6 +14,7 @@ from listing import ANALYSIS, listed, report_of
 from marking import plain
 from reading import LIVE, runs_root
 from selection import choose_runs, select_rows, selected_rows
+from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
 
 from plc_core.files import RunError
@@ -88,9 +89,7 @@ def runs_csv(runs: Sequence[RunSummary]) -> None:
 
     def text() -> str:
         configs = pd.DataFrame([{str(k): v for k, v in run.config.items()} for run in runs])
-        return pd.concat([_listing(runs), configs.add_prefix("config.")], axis=1).to_csv(
-            index=False
-        )
+        return csv_text(pd.concat([_listing(runs), configs.add_prefix("config.")], axis=1))
 
     st.download_button(
         "CSV of these runs", text, "runs.csv", key="runs_csv", on_click="ignore", width="stretch"

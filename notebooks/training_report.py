@@ -156,10 +156,12 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
         "policy prefers the rejected answer here most. It is a list to look at, not a verdict. In "
         "the embedded world 40 to 74 % of the first fifty were truly reversed, where 10 to 40 % of "
         "all labels were (eight runs of 6,141 pairs).</p>"
+        '<div class="tex2jax_ignore mathjax_ignore">'
         + "".join(cards[:_OPEN])
         + (f"<details><summary>The other {len(cards) - _OPEN}</summary>" if cards[_OPEN:] else "")
         + "".join(cards[_OPEN:])
         + ("</details>" if cards[_OPEN:] else "")
+        + "</div>"
     )
 
 
@@ -232,6 +234,15 @@ def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bo
     why = [*_scores(pair), *map(str, reasons), *_lengths(pair)]
     if known:
         why.append(f"Truth: {_truth(pair)}.")
+    return pair_card(place, ", ".join(numbers), " ".join(why), pair)
+
+
+def pair_card(place: int, numbers: str, why: str, pair: Mapping[Any, Any]) -> str:
+    """One pair as HTML: its numbers, why it is shown, and its texts, all literal.
+
+    Args:
+        pair: pair_id, prompt (turns), chosen and rejected.
+    """
     sides = [
         f'<div><div class="plc-role">{role}</div>{_text(pair[name])}</div>'
         for role, name in (("labelled better", "chosen"), ("labelled worse", "rejected"))
@@ -241,9 +252,9 @@ def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bo
         for turn in pair["prompt"]
     )
     return (
-        f'<div class="plc-pair"><h4>{place}. {escape(", ".join(numbers))} '
+        f'<div class="plc-pair"><h4>{place}. {escape(numbers)} '
         f"<code>{escape(pair['pair_id'])}</code></h4>"
-        + (f'<p class="plc-why">{escape(" ".join(why))}</p>' if why else "")
+        + (f'<p class="plc-why">{escape(why)}</p>' if why else "")
         + f'{turns}<div class="plc-sides">{"".join(sides)}</div></div>'
     )
 

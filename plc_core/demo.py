@@ -12,8 +12,9 @@ import pandas as pd
 
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.environment import plain_streams
-from plc_core.evaluation.comparison import summary_table, verdict
+from plc_core.evaluation.summary import summary_table, verdict
 from plc_core.files import RunError, project_path, resource
+from plc_core.interrupts import exit_status, stopping
 from plc_core.parameters import ParameterError, read_yaml
 from plc_core.runs import open_run
 
@@ -22,7 +23,7 @@ _WORKERS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0, or 1 after a sentence for each run that failed."""
+    """Run the demo; 0, 1 after a sentence for each failed run, or 130 or 143 after a signal."""
     plain_streams()
     parser = argparse.ArgumentParser(prog="plc demo", description=__doc__)
     parser.add_argument("--fresh", action="store_true", help="train anew what is there already")
@@ -36,10 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(project_path("runs") / name, ignore_errors=True)
     say(f"{len(jobs)} policies, trained on the same pairs with reversed labels.\n")
     try:
-        errors = run_jobs(notebooks / "01_train.ipynb", jobs, _WORKERS)
-        errors = errors or run_jobs(notebooks / "demo.ipynb", [{"name": "demo-report"}])
+        with stopping():
+            errors = run_jobs(notebooks / "01_train.ipynb", jobs, _WORKERS)
+            errors = errors or run_jobs(notebooks / "demo.ipynb", [{"name": "demo-report"}])
     except KeyboardInterrupt:
-        errors = ["Interrupted. `make demo` goes on where it was stopped."]
+        sys.stderr.write("Interrupted: the same call goes on where it was stopped.\n")
+        return exit_status()
     except (RunError, ParameterError, JobError) as error:
         errors = [str(error)]
     if errors:

@@ -32,7 +32,7 @@ from plc_core.analysis.statistics import mann_whitney, read_aloud
 from plc_core.batch import __main__ as batch
 from plc_core.data import load_pairs
 from plc_core.data.votes import vote_group
-from plc_core.evaluation.cells import win_rate_cells
+from plc_core.evaluation.sides import win_rate_cells
 from plc_core.files import write_json, write_table
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
@@ -1039,7 +1039,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
 def test_the_app_needs_no_torch() -> None:
     script = (
         "import sys; sys.path.insert(0, 'app'); import reading, rerun_box, pair_view, reader;"
-        "import plc_core.evaluation.cells, plc_core.evaluation.tables;"
+        "import plc_core.evaluation.sides, plc_core.evaluation.tables;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

@@ -27,8 +27,7 @@ from plc_core.engine.models import load_policy
 from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
-from plc_core.engine.world_pairs import world_pairs
-from plc_core.evaluation.world_generations import generate_world
+from plc_core.engine.world_source import WorldSource
 from plc_core.files import RunError, cache_dir, read_json, write_json, write_table
 from plc_core.label_audit.hidden_states import hidden_differences
 from plc_core.progress import Progress
@@ -261,10 +260,8 @@ class Uses:
         return found[:]
 
     def world_pairs(self):
-        return world_pairs(self.policy, self.tokenizer, 4, 0, Progress()).table.to_pylist()
-
-    def generations(self):
-        return generate_world(self.run, 2).to_dict("records")
+        source = WorldSource((self.policy, self.tokenizer))
+        return source.pairs(4, 0, Progress()).table.to_pylist()
 
     def hidden_states(self):
         collator = StepCollator(PairCollator(64), 4)
@@ -279,7 +276,7 @@ class Uses:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(
     "kind",
-    ["pairs", "tokens", "reference", "world_pairs", "generations", "hidden_states", "inspector"],
+    ["pairs", "tokens", "reference", "world_pairs", "hidden_states", "inspector"],
 )
 def test_a_damaged_entry_of_the_cache_is_made_anew(own_cache, tmp_path, run, kind, damage):
     uses = Uses(tmp_path, run)

@@ -399,25 +399,6 @@ def test_a_response_ends_with_exactly_one_terminator(tail):
     assert tokens["prompt_ids"].count(tokenizer.bos_token_id) == 1
 
 
-def test_the_same_pair_in_other_spellings_has_the_same_tokens():
-    question, one, other = "Say it again, user", "Hello there", "it is what it is"
-    asked = {"role": "user", "content": question}
-    answers = [{"role": "assistant", "content": text} for text in (one, other)]
-    spellings = [
-        row(question, one, other),
-        row([asked], one, other),
-        row(question, [asked, answers[0]], [asked, answers[1]]),
-        {"chosen": [asked, answers[0]], "rejected": [asked, answers[1]]},
-        {"prompt": [{"from": "human", "value": question}],
-         "chosen": [{"from": "gpt", "value": one}], "rejected": [{"from": "gpt", "value": other}]},
-        {"chosen": f"\n\nHuman: {question}\n\nAssistant: {one}",
-         "rejected": f"\n\nHuman: {question}\n\nAssistant: {other}"},
-    ]  # fmt: skip
-    tokenizer = llama_3()
-    seen = [tokens_of([spelling], tokenizer).dataset[0] for spelling in spellings]
-    assert all(tokens == seen[0] for tokens in seen)
-
-
 # ---- truncation ----------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish, whiskers
+from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish, literal, whiskers
 from plc_core.analysis.noise import NOISE_COLUMNS, known_rates
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -137,16 +137,17 @@ def win_rates(cells: pd.DataFrame) -> go.Figure:
         return empty("No win rate is there yet.", 240)
     figure = go.Figure()
     for number, (decoding, own) in enumerate(cells.groupby("decoding", sort=False)):
+        said = literal(decoding)
         colour = RUN_COLOURS[number % len(RUN_COLOURS)]
         figure.add_scatter(
             x=own["win_rate"],
-            y=own["method"],
-            name=str(decoding),
+            y=own["method"].map(literal),
+            name=said,
             mode="markers",
             marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number % 2]},
             error_x=whiskers(own["win_rate"], own["low"], own["high"], colour),
             customdata=own[["low", "high", "n"]].to_numpy(),
-            hovertemplate=f"%{{y}}, {decoding}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
+            hovertemplate=f"%{{y}}, {said}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
             "%{customdata[1]:.1f}], n = %{customdata[2]:,}<extra></extra>",
         )
     figure.add_vline(x=50, line={"color": INK, "dash": "dot", "width": 1.2})

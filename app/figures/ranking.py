@@ -14,6 +14,7 @@ from plc_core.analysis.figures.style import (
     RUN_COLOURS,
     empty,
     finish,
+    literal,
 )
 
 
@@ -85,7 +86,7 @@ def distributions(
         figure.add_scatter(
             x=edges,
             y=[*(counts / len(values)), 0],
-            name=f"{name} (n = {len(values):,})",
+            name=f"{literal(name)} (n = {len(values):,})",
             mode="lines",
             line={
                 "color": colour,
@@ -93,8 +94,8 @@ def distributions(
                 "shape": "hv",
                 "dash": ("solid", "dash", "dot")[number % 3],
             },
-            hovertemplate=f"{name}, from %{{x:.3g}}: %{{y:.1%}}<extra></extra>",
+            hovertemplate=f"{literal(name)}, from %{{x:.3g}}: %{{y:.1%}}<extra></extra>",
         )
-    figure.update_xaxes(title_text=measure)
+    figure.update_xaxes(title_text=literal(measure))
     figure.update_yaxes(title_text="share of the group", tickformat=".0%", rangemode="tozero")
     return finish(figure, height, margin_t=40)

@@ -14,6 +14,7 @@ from marking import plain
 from pair_filter import label
 from reading import open_training, read_digest, shown_errors
 from selection import head
+from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
 
 from plc_core.analysis.statistics import format_p, read_aloud, spearman
@@ -82,9 +83,7 @@ def _compare(found: Digest) -> None:
         st.markdown(f"- {plain(said)}")
     st.dataframe(_shown(result), key="bench", hide_index=True, height="content")
     table = result.table()
-    st.download_button(
-        "CSV", table.to_csv(index=False), "tests.csv", key="bench_csv", on_click="ignore"
-    )
+    st.download_button("CSV", csv_text(table), "tests.csv", key="bench_csv", on_click="ignore")
     values = {a: result.first_values[0], b: result.first_values[1]}
     title = f"{label(picked[0])} in both groups"
     chart(

@@ -22,12 +22,13 @@ from marking import plain
 from published_box import published_box
 from reading import config_of, open_below, shown_errors
 from selection import chosen_runs, head
+from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept, value_of
 from win_table import LEGEND, in_words, kl_control_table, win_words, with_baseline
 
 from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.analysis.statistics import format_p
-from plc_core.evaluation.cells import win_rate_cells
+from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
 from plc_core.runs import Run
@@ -56,6 +57,8 @@ def page() -> None:
     if chosen is None:
         return
     root, of = chosen
+    with shown_errors(of):
+        open_below(root, of)
     found = _found(root)
     if not found:
         st.info(
@@ -130,10 +133,11 @@ def _like(root: Path, of: str, having: list[str]) -> list[str]:
     picked = [run for run in chosen_runs(root) if run in having]
     if of not in having:
         return picked if len(picked) > 1 else having[:6]
-    picked = list(dict.fromkeys([of, *picked]))
-    data = _data_of(open_below(root, of))
+    picked, data = list(dict.fromkeys([of, *picked])), None
+    with shown_errors(of):
+        data = _data_of(open_below(root, of))
     for run in having:
-        if len(picked) < 6 and run not in picked:
+        if data is not None and len(picked) < 6 and run not in picked:
             with shown_errors(run):
                 if _data_of(open_below(root, run)) == data:
                     picked.append(run)
@@ -232,7 +236,8 @@ def _scores(
                 "decoding": st.column_config.TextColumn(width=68),
             },
         )
-        st.download_button("CSV", made.csv(), "win-rates.csv", key="wins_csv", on_click="ignore")
+        text = csv_text(made.cells)
+        st.download_button("CSV", text, "win-rates.csv", key="wins_csv", on_click="ignore")
     _controls(opened, table, name)
     against = [m for m in methods if m != baseline]
     against.sort(key=lambda method: method != of)

@@ -24,9 +24,10 @@ import yaml
 
 from plc_core.batch.grid import expand_grid
 from plc_core.batch.jobs import JobError, run_jobs
-from plc_core.batch.notebook import NotebookError, Stopped, run_notebook
+from plc_core.batch.notebook import NotebookError, run_notebook
 from plc_core.environment import plain_streams
 from plc_core.files import RunError, resource
+from plc_core.interrupts import exit_status, stopping
 from plc_core.parameters import ParameterError, notebook_values, read_yaml, run_folder
 from plc_core.runs import taken
 
@@ -63,22 +64,23 @@ def _notebook(text: str) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0, or 1 after a sentence for each failure on standard error."""
+    """The command line; 0, or 1 after a sentence for each failure on standard error.
+
+    Stopped by Ctrl-C it is 130, and by SIGTERM, as from a scheduler, 143.
+    """
     plain_streams()
     options = _arguments().parse_args(arguments)
-    # Asked to stop, as by a scheduler, it stops its kernels and jobs as after Ctrl-C.
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # elsewhere it is ignored
-        signal.signal(signal.SIGINT, _stop)
-    if options.attached:
-        threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        errors = _run(options)
+        with stopping(_reason):
+            if options.attached:
+                threading.Thread(target=_stop_with_parent, daemon=True).start()
+            errors = _run(options)
     except KeyboardInterrupt:
-        errors = [
-            "Interrupted. The same call keeps what is finished; a training run goes on from its "
-            "last checkpoint with resume set to true."
-        ]
+        sys.stderr.write(
+            "Interrupted: the same call keeps what is finished, and a training run goes on from "
+            "its last checkpoint with resume set to true.\n"
+        )
+        return exit_status()
     except (RunError, ParameterError, NotebookError, JobError) as error:
         errors = [str(error)]
     for sentence in errors:
@@ -95,14 +97,10 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _stop(number: int, _: object) -> None:
-    # After Ctrl-C, which its jobs get too, a batch also asks them to stop: the first word counts.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
+def _reason(number: int) -> str:
     if _parent_gone.is_set():
-        raise Stopped("the batch that ran it is gone (killed, out of memory, or power)")
-    raise Stopped(f"stopped from outside ({signal.Signals(number).name})")
+        return "the batch that ran it is gone (killed, out of memory, or power)"
+    return f"stopped from outside ({signal.Signals(number).name})"
 
 
 def _run(options: argparse.Namespace) -> list[str]:

@@ -36,10 +36,6 @@ class KernelDiedError(NotebookError):
     state = "killed"
 
 
-class Stopped(KeyboardInterrupt):
-    """A batch that is asked to stop otherwise than by Ctrl-C; the message says by what."""
-
-
 def run_notebook(notebook: Path | str, parameters: Mapping[str, Any]) -> Run:
     """Execute a notebook with parameters; the run it made.
 

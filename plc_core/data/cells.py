@@ -54,7 +54,10 @@ def read_cells(row: Mapping[str, Any]) -> Mapping[str, Any]:
     another form (a wrapper of its own, other names, NumPy's array) is unread messages, and is
     listed; any other text stays as it is.
     """
-    read = {name: _cell(name, value) for name, value in row.items() if isinstance(value, str)}
+    texts = ((name, value) for name, value in row.items() if value and isinstance(value, str))
+    read = {name: _cell(name, value) for name, value in texts}
+    if not read:
+        return row
     changed = {name: value for name, value in read.items() if value is not row[name]}
     return {**row, **changed} if changed else row
 

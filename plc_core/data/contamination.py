@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from plc_core.data.bounds import Bounds
 from plc_core.data.dialogues import in_form
 from plc_core.data.folders import given_path
 from plc_core.data.formats import rows_of_file
@@ -27,7 +28,13 @@ _UNSPACED = (
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
-def evaluation_texts(given: Path | str | Iterable[str] | None, encoding: str) -> list[str]:
+_MOST = 2**23  # characters of evaluation prompts; their n-grams take a hundred times the memory
+_WEIGHT = 32  # characters that a text weighs whatever it holds
+
+
+def evaluation_texts(
+    given: Path | str | Iterable[str] | None, encoding: str, bounds: Bounds
+) -> list[str]:
     """Evaluation prompts as texts: those given, or those of a file of rows with a prompt.
 
     Raises:
@@ -41,7 +48,18 @@ def evaluation_texts(given: Path | str | Iterable[str] | None, encoding: str) ->
     path = given_path(given)
     if not path.is_file():
         raise DataError(f"There is no file of evaluation prompts at {path}.")
-    return [text for row in rows_of_file(path, encoding) for text in _prompts_of(path, row)]
+    texts, size = [], 0
+    for row in rows_of_file(path, encoding, bounds=bounds):
+        for text in _prompts_of(path, row):
+            texts.append(text)
+            size += len(text) + _WEIGHT
+            if size > _MOST:
+                raise DataError(
+                    f"{path} has too many evaluation prompts, which are held in memory: a file may "
+                    f"have {_MOST // 2**20} million characters of them. Give more as a list of "
+                    "texts."
+                )
+    return texts
 
 
 def _prompts_of(path: Path, row: tuple[int, Any]) -> Iterator[str]:

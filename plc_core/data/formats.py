@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from plc_core.data.bounds import Bounded, Bounds
 from plc_core.data.cells import read_cells
 from plc_core.data.json_text import (
     CHUNK,
@@ -27,9 +27,10 @@ from plc_core.data.json_text import (
 )
 from plc_core.data.pairs import DataError
 from plc_core.data.storage import scratch_file
+from plc_core.data.table_headers import check_columns
+from plc_core.data.tables import ARROW, table_rows
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-_ARROW = b"ARROW1"
 _OTHERS = {
     b"PK\x03\x04": "a zip file, as .xlsx is",
     b"BZh": "compressed by bzip2",
@@ -41,7 +42,10 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def rows_of_file(
-    path: Path, encoding: str = "utf-8", advance: Callable[[int], None] | None = None
+    path: Path,
+    encoding: str = "utf-8",
+    advance: Callable[[int], None] | None = None,
+    bounds: Bounds | None = None,
 ) -> Iterator[Row]:
     """The rows of a file, one in memory at a time, with messages in cells of text read.
 
@@ -49,17 +53,20 @@ def rows_of_file(
         path: the file; its format follows from its first bytes, and for text from its suffix.
         encoding: of text files; a byte order mark is skipped.
         advance: takes how many more bytes of the file were read.
+        bounds: how much the file may hold; the defaults of `Bounds` without.
 
     Raises:
-        DataError: naming file, row and byte or character, where the file is damaged.
+        DataError: naming file, row and byte or character, where the file is damaged, and the bound
+            where it holds more than one allows.
     """
+    bounds = bounds or Bounds()
     if not _is_encoding(encoding):
         raise DataError(f"There is no encoding {encoding!r} of text.")
     number = read = 0
     try:
         with path.open("rb") as raw:
             size = path.stat().st_size
-            for number, value, place in _rows(path, raw, encoding):
+            for number, value, place in _rows(path, raw, encoding, bounds):
                 yield number, read_cells(value) if isinstance(value, dict) else value
                 if advance is not None and number % 1000 == 0:
                     now = raw.tell() if place is None else int(place * size)
@@ -69,6 +76,9 @@ def rows_of_file(
                 advance(size - read)
     except UnicodeError as error:
         raise _undecodable(path, encoding, error) from None
+    except MemoryError:
+        where = f"{path}, after row {number:,}" if number else str(path)
+        raise DataError(f"{where}: what comes does not fit into memory.") from None
     except (EOFError, zlib.error, pa.ArrowException, OSError, OverflowError) as error:
         where = f"{path}, after row {number:,}" if number else str(path)
         raise DataError(f"{where}: the file is damaged, or cannot be read ({error}).") from None
@@ -81,24 +91,27 @@ def _is_encoding(name: Any) -> bool:
         return False
 
 
-def _rows(path: Path, raw: IO[bytes], encoding: str) -> Iterator[tuple[int, Any, float | None]]:
+def _rows(
+    path: Path, raw: IO[bytes], encoding: str, bounds: Bounds
+) -> Iterator[tuple[int, Any, float | None]]:
     """Each row with its number, and how far into the file it is where the reader cannot say."""
-    stream = _decompressed(raw)
+    stream = _decompressed(path, raw, bounds)
     head = stream.peek(8)[:8]
     for magic, what in _OTHERS.items():
         if head.startswith(magic):
             raise DataError(f"{path} is {what}, which is not read here.")
-    table = _suffix(path) in (".parquet", ".arrow") or head[:4] == b"PAR1" or head[:6] == _ARROW
+    table = _suffix(path) in (".parquet", ".arrow") or head[:4] == b"PAR1" or head[:6] == ARROW
+    parquet = _suffix(path) == ".parquet"
     if not table:
-        yield from ((*row, None) for row in _text(path, stream, encoding))
+        yield from ((*row, None) for row in _text(path, stream, encoding, bounds))
     elif _compression(raw) is None:
-        yield from _table(path, head)
+        yield from table_rows(path, head, parquet, bounds)
     else:
         # Tables are read from several places of the file, compressed files from the front only.
         with scratch_file() as whole:
             with whole.open("wb") as sink:
-                shutil.copyfileobj(_decompressed(raw), sink)
-            yield from _table(whole, head)
+                shutil.copyfileobj(_decompressed(path, raw, bounds), sink)
+            yield from table_rows(whole, head, parquet, bounds)
 
 
 def _suffix(path: Path) -> str:
@@ -109,23 +122,23 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _text(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
+def _text(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -> Iterator[Row]:
     if _suffix(path) in (".csv", ".tsv"):
-        return _csv(path, stream, encoding)
+        return _csv(path, stream, encoding, bounds)
     start = stream.peek(CHUNK)[:CHUNK].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")
     if start.startswith("[") and not one_value_a_line(start):
-        return json_array(path, stream, encoding)
-    return json_lines(path, stream, encoding)
+        return json_array(path, stream, encoding, bounds)
+    return json_lines(path, stream, encoding, bounds)
 
 
-def _decompressed(raw: IO[bytes]) -> io.BufferedReader:
+def _decompressed(path: Path, raw: IO[bytes], bounds: Bounds) -> io.BufferedReader:
     kind = _compression(raw)
-    stream: Any = raw
-    if kind == "gzip":
-        stream = gzip.GzipFile(fileobj=raw)
-    elif kind == "zstd":
+    if kind is None:
+        return io.BufferedReader(raw, CHUNK)  # type: ignore[arg-type]  # a file is a raw stream too
+    stream: Any = gzip.GzipFile(fileobj=raw)
+    if kind == "zstd":
         stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
-    return io.BufferedReader(stream, CHUNK)
+    return io.BufferedReader(Bounded(stream, path, bounds), CHUNK)
 
 
 def _compression(raw: IO[bytes]) -> str | None:
@@ -137,40 +150,61 @@ def _compression(raw: IO[bytes]) -> str | None:
 
 def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
     """Where a text is not in its encoding; looked for again, as it is decoded in pieces."""
-    row, offset, byte = 1, 0, 0
+    row, line, place, found = 1, 0, 0, None  # `line`: where it begins
     decoder = codecs.getincrementaldecoder(encoding)()
     with path.open("rb") as raw:
-        for line in _decompressed(raw):
+        stream = _decompressed(path, raw, Bounds(unpacked_gb=2**30))
+        while piece := stream.readline(CHUNK):
+            waiting = len(decoder.getstate()[0])
             try:
-                decoder.decode(line)
+                decoder.decode(piece)
             except UnicodeError as error:
-                byte = getattr(error, "start", 0)
+                found = place - waiting + getattr(error, "start", 0)
                 break
-            offset += len(line)
-            row += 1
-        else:
-            row, byte = row - 1, 0
-    where = f"line {row}, byte {byte} of it and {offset + byte} of the file"
+            place += len(piece)
+            if piece.endswith(b"\n"):
+                row, line = row + 1, place
+    if found is None:
+        row, line, found = row - (line == place), place, place
+    where = f"line {row}, byte {found - line} of it and {found} of the file"
     return DataError(
         f"{path}, {where}: not {encoding} ({problem}). "
         'Say encoding="latin-1", or whatever it is written in.'
     )
 
 
-def _csv(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
-    """Rows by the header's names."""
+def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -> Iterator[Row]:
+    """Rows by the header's names, as csv.DictReader gives them; blank lines are none."""
     text = io.TextIOWrapper(stream, without_mark(encoding), newline="")
+    limit = csv.field_size_limit(2**31 - 1)
     header = re.split(rb"[\r\n]", stream.peek(CHUNK)[:CHUNK])[0].decode(encoding, "ignore")
     delimiter = "\t" if _suffix(path) == ".tsv" else _delimiter(header.lstrip("\ufeff"))
-    limit = csv.field_size_limit(2**31 - 1)
-    number = 0
+    most, number, held = bounds.row_bytes, 0, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal held
+        while line := text.readline(most + 1):
+            held += len(line)
+            if held > most:
+                raise bounds.row_too_large(f"{path}, row {number + 1:,}")
+            yield line
+
     try:
-        reader = csv.DictReader(text, delimiter=delimiter, strict=True)
-        names = list(reader.fieldnames or ())
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+        names = next(reader, [])
+        check_columns(path, len(names))
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(f"{path} has two columns of the name {twice[0]!r}.")
-        for number, row in enumerate(reader, start=1):
-            yield number, row
+        missing = dict.fromkeys(names)
+        for cells in reader:
+            held = 0
+            if not cells:
+                continue
+            number += 1
+            row: dict[Any, Any] = dict(zip(names, cells, strict=False))
+            if len(cells) > len(names):
+                row[None] = cells[len(names) :]
+            yield number, row if len(cells) >= len(names) else missing | row
     except csv.Error as error:
         raise DataError(f"{path}, after row {number}: no CSV ({error}).") from None
     finally:
@@ -188,35 +222,3 @@ def _delimiter(header: str) -> str:
 
 
 _COLUMNS = {"prompt", "chosen", "rejected", "response_a", "response_b", "votes", "system"}
-
-
-def _table(path: Path, head: bytes) -> Iterator[tuple[int, Any, float | None]]:
-    """Rows of Parquet or Arrow, and their place in the file as a share."""
-    if head[:4] == b"PAR1" or (_suffix(path) == ".parquet" and head[:6] != _ARROW):
-        with pq.ParquetFile(path) as file:
-            for number, row in _numbered(path, file.iter_batches(batch_size=500)):
-                yield number, row, number / file.metadata.num_rows
-        return
-    with pa.OSFile(str(path), "rb") as source:
-        if head[:6] == _ARROW:
-            reader = pa.ipc.open_file(source)
-            batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
-        else:
-            batches = iter(pa.ipc.open_stream(source))
-        for number, row in _numbered(path, batches):
-            yield number, row, source.tell() / source.size()
-
-
-def _numbered(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
-    number = 0
-    for batch in batches:
-        batch.validate(full=True)  # a damaged one can crash who reads its values
-        for start in range(0, len(batch), 500):
-            try:
-                rows = batch.slice(start, 500).to_pylist()
-            except (ValueError, OverflowError, SystemError) as error:
-                where = f"rows {number + 1:,} to {number + len(batch) - start:,}"
-                raise DataError(f"{path}, {where}: a value cannot be read ({error}).") from None
-            for row in rows:
-                number += 1
-                yield number, row

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from plc_core.data.bounds import Bounds
 from plc_core.data.pairs import DataError
 
 Row: TypeAlias = tuple[int, Any]
@@ -25,21 +26,29 @@ def without_mark(encoding: str) -> str:
     return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
 
 
-def json_lines(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
+def json_lines(
+    path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds
+) -> Iterator[Row]:
     """The values of a file with one a line; blank lines only count in the numbers."""
-    number, line = 0, ""
+    most, number, line = bounds.row_bytes, 0, ""
     lines: Any = stream
-    if codecs.lookup(encoding).name not in _SINGLE_BYTE:
+    bytewise = codecs.lookup(encoding).name in _SINGLE_BYTE
+    if not bytewise:
         # In UTF-16 the byte of a line's end is part of other characters.
         lines = io.TextIOWrapper(stream, encoding, newline="\n")
     try:
-        for number, raw in enumerate(lines, start=1):
+        while raw := lines.readline(most + 1):
+            number += 1
+            if len(raw) > most:
+                raise bounds.row_too_large(f"{path}, row {number:,}")
             line = raw if isinstance(raw, str) else raw.decode(encoding)
             line = line.removeprefix("\ufeff") if number == 1 else line
             if line.strip():
                 yield number, json.loads(line)
-    except UnicodeDecodeError:
-        raise  # the caller looks for the place
+            elif bytewise:
+                number += _blank_lines(stream)
+    except (DataError, UnicodeDecodeError):
+        raise  # the caller looks for the place of the latter
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}, row {number}, character {error.pos + 1}: no JSON object ({error.msg}). Write "
@@ -49,13 +58,26 @@ def json_lines(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator
         raise DataError(f"{path}, row {number}: not to be read as JSON ({error}).") from None
 
 
+def _blank_lines(stream: io.BufferedReader) -> int:
+    """Pass over white space that follows, in large pieces; how many lines end in it."""
+    ended = 0
+    while waiting := stream.peek(CHUNK):
+        blank = len(waiting) - len(waiting.lstrip(b" \t\r\n"))
+        ended += stream.read(blank).count(b"\n")
+        if blank < len(waiting):
+            break
+    return ended
+
+
 def _hint(number: int, line: str) -> str:
     if number == 1 and line.strip() in ("{", "["):
         return " This looks like one value over several lines."
     return ""
 
 
-def json_array(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[Row]:
+def json_array(
+    path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds
+) -> Iterator[Row]:
     """The objects of one JSON array, read piece by piece."""
     text = io.TextIOWrapper(stream, without_mark(encoding))
     decoder = json.JSONDecoder()
@@ -68,7 +90,8 @@ def json_array(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator
     def more() -> bool:
         nonlocal buffer, start, before
         # As much again as is waiting: an element is then looked at a few times at most.
-        piece = text.read(max(CHUNK, len(buffer) - start))
+        waiting = len(buffer) - start
+        piece = text.read(max(CHUNK, min(waiting, bounds.row_bytes - waiting)))
         before += start
         buffer, start = buffer[start:] + piece, 0
         return bool(piece)
@@ -88,7 +111,10 @@ def json_array(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator
                 value, end = decoder.raw_decode(buffer, start)
                 problem = None
             except json.JSONDecodeError as error:
+                end = len(buffer)
                 problem = fault(f"no JSON ({error.msg})", before + error.pos)
+            if end - start > bounds.row_bytes:
+                raise bounds.row_too_large(f"{path}, element {number + 1:,}")
             if problem is None and end < len(buffer):
                 start = end
                 return value

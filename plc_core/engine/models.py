@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from plc_core.data.world import CHECKPOINT
+from plc_core.data.world import CHECKPOINT, WORLD
 from plc_core.engine.adapters import load_adapters
 from plc_core.engine.small_model import SMALL_MODEL, WHEEL, small_model_folder
 from plc_core.files import RunError, project_path
@@ -167,7 +167,7 @@ def tokenizer_and_path(
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    folder = CHECKPOINT if model == "world" else project_path(model)
+    folder = CHECKPOINT if model == WORLD else project_path(model)
     if model == SMALL_MODEL or folder.name == WHEEL:
         try:
             folder = Path(small_model_folder(None if model == SMALL_MODEL else folder))
@@ -196,7 +196,7 @@ def tokenizer_and_path(
 
 
 def _not_there(model: str, folder: Path, error: Exception) -> str:
-    near = difflib.get_close_matches(model, ["world", SMALL_MODEL], n=1)
+    near = difflib.get_close_matches(model, [WORLD, SMALL_MODEL], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "give a folder, or a name as owner/model."
     return (
         f"There is no model {model!r}: {folder} is not a folder, and from the hub it cannot be "

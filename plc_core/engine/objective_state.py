@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import (
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -18,11 +19,23 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from plc_core.engine.checkpoints import TRAINER_STATE, check_checkpoint
-from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.storage import list_checksums
+
+
+class KnowsTiedWeights(Trainer):
+    """Mixin for trainers: a resumed run warns of no weight that was loaded under another name."""
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = load_result.missing_keys
+        model: Any = self.model
+        weights = dict(model.named_parameters(remove_duplicate=False))
+        loaded = {id(weight) for name, weight in weights.items() if name not in missing}
+        unknown = [name for name in missing if id(weights.get(name)) not in loaded]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=unknown))
+
 
 STATE_FILE = "plc_state.json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ _AGAIN = {408, 409, 425, 429}  # beside all of 500 and above, 529 (overloaded) a
 _HOPELESS = {401, 403, 404}  # the key, the address or the model: no other request fares better
 _LONGEST_WAIT = 60.0  # seconds between two attempts
 _SECRET = 16  # characters of the shortest key that guards anything
+_MOST = 2**24  # bytes of an answer; a million tokens are a third of it
 _DOWN = 3  # requests in a row that failed for good: the server is down
 
 Message = Mapping[str, str]
@@ -190,7 +192,8 @@ class _Session:
 
     def _post(self, client: httpx.Client, body: dict[str, Any]) -> Any:
         deadline = time.monotonic() + self.server.timeout
-        parts = []
+        parts: list[bytes] = []
+        size = 0
         try:
             with client.stream("POST", self.url, json=body, headers=self.headers) as reply:
                 for part in reply.iter_bytes():
@@ -198,8 +201,12 @@ class _Session:
                     # httpx limits each read; a server that drips would never be given up.
                     if time.monotonic() > deadline:
                         raise _FailedError(f"no whole answer in {self.server.timeout:g} s")
+                    size += len(part)
+                    if size > _MOST:
+                        raise _FailedError(f"an answer of more than {_MOST // 2**20} MiB")
         except httpx.HTTPError as error:  # no connection, a hang, half an answer
-            raise _FailedError(f"{type(error).__name__} {error}".strip()) from None
+            said = f"{type(error).__name__} {error}".strip()
+            raise _FailedError(said.replace(self.key, "…") if self.key else said) from None
         text = b"".join(parts)
         # Servers and proxies repeat the key, and what they say is shown and kept. An answer is left
         # as it is where the key is a word, as EMPTY for a server of one's own.
@@ -208,9 +215,16 @@ class _Session:
         if reply.status_code != 200:
             raise self._refusal(reply, text)
         try:
-            return httpx.Response(200, content=text).json()
-        except ValueError:
+            return self._without_key(httpx.Response(200, content=text).json())
+        except (ValueError, RecursionError):
             raise _FailedError(f"an answer that is no JSON: {text[:80]!r}") from None
+
+    def _without_key(self, content: Any) -> Any:
+        """What a server sent, where the key may have been spelled with escapes of JSON."""
+        said = json.dumps(content)
+        if len(self.key) < _SECRET or (own := json.dumps(self.key)[1:-1]) not in said:
+            return content
+        return json.loads(said.replace(own, "…"))
 
     def _refusal(self, reply: httpx.Response, text: bytes) -> Exception:
         code = reply.status_code
@@ -271,4 +285,9 @@ def _reply(api: str, content: Any) -> ChatReply:
         ) from None
     # A server may cut a pair of surrogates in two, and no file in UTF-8 holds a half.
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return ChatReply(whole, finished, *counts)
+    return ChatReply(whole, finished, *map(_count, counts))
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; None where a server sends anything else."""
+    return value if type(value) is int and 0 <= value < 2**40 else None

@@ -103,7 +103,8 @@ def generate(
         write_generations(run, benchmark.name, table)
         frame = table.to_pandas()
         _record(run, benchmark, f"{name}, {decoding.label}", policy, decoding, frame)
-    if sentence := cut_off(frame):
+    # Where the benchmark sets the limit, to be cut off at it is a property of the answer.
+    if decoding.max_new_tokens != benchmark.max_new_tokens and (sentence := cut_off(frame)):
         warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
     return Asked(frame, generated)
 
@@ -192,8 +193,9 @@ def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
                 f"{error}. Delete it and evaluate again: the file is written anew from the "
                 "answers in the cache."
             ) from None
-        if old.schema != GENERATIONS:
+        if not set(GENERATIONS.names) <= set(old.column_names):
             raise RunError(f"{path} was written by another version; move it away to go on.")
+        old = old.select(GENERATIONS.names).cast(GENERATIONS)
         new = {(row["policy"], row["decoding"]) for row in table.to_pylist()}
         stays = [
             pair not in new

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from plc_core.evaluation.cells import over_cells, over_seeds
+from plc_core.evaluation.results import over_cells, over_seeds
 from plc_core.evaluation.win_rate import JoinError
 
 Form = Literal["plain", "markdown", "latex"]
@@ -252,7 +252,8 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    # Names are shown literally: no table borders, no markup.
-    for sign in "\\|*_<`[":
-        text = text.replace(sign, "&lt;" if sign == "<" else f"\\{sign}")
+    # Names are shown literally: no table borders, no markup, no formulas.
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    for sign in "\\|*_`[$":
+        text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())

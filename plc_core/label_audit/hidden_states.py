@@ -30,9 +30,10 @@ from plc_core.engine.attention import attention_kind, attention_mask, whole_bloc
 from plc_core.engine.logprobs import autocast, numerics, packed_rows, verify_packing
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
-from plc_core.engine.reference import in_token_order
+from plc_core.engine.reference import in_token_order, with_reference
 from plc_core.engine.tokens import content_keys, tokenize_pairs
 from plc_core.files import RunError, cache_dir, exclusive, read_json, replacing, write_json
+from plc_core.label_audit.evidence import Kind, ModelReadings
 from plc_core.label_audit.probe import Rows
 from plc_core.progress import Progress
 from plc_core.storage import content_hash
@@ -152,12 +153,12 @@ def hidden_differences(
     return {layer: partial(kept.rows, depth, keys, signs) for depth, layer in enumerate(layers)}
 
 
-def read_hidden_states(
-    pairs: Pairs, model: str, max_length: int, progress: Progress
-) -> tuple[Pairs, dict[int, Rows], NDArray[np.int64]]:
-    """The pairs that the model can read, the rows of `hidden_differences`, token lengths.
+def read_model(
+    pairs: Pairs, model: str, max_length: int, kinds: set[Kind], progress: Progress
+) -> tuple[Pairs, ModelReadings]:
+    """The pairs that the model can read, and of `kinds` what it says of them.
 
-    On a GPU in bfloat16, elsewhere in fp32. Lengths are [pairs, 2], chosen and rejected.
+    On a GPU in bfloat16, elsewhere in fp32.
 
     Raises:
         ModelError: where the model cannot be loaded, or not be run on packed rows.
@@ -170,8 +171,15 @@ def read_hidden_states(
     room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
     most = max(room, int(pair_sizes(tokens.dataset).max()))
     collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
-    rows = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
-    return tokens.pairs, rows, response_lengths(tokens.dataset).astype(np.int64)
+    hidden, log_probs = None, None
+    if "hidden states" in kinds:
+        hidden = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
+    if "likelihood" in kinds:
+        known, _ = with_reference(tokens.dataset, policy, cache_dir(), collator, bf16, progress)
+        sides = [known[f"reference_{side}"][:] for side in ("chosen", "rejected")]
+        log_probs = np.array(sides, dtype=np.float64).T
+    lengths = response_lengths(tokens.dataset).astype(np.int64)
+    return tokens.pairs, ModelReadings(hidden, lengths, log_probs)
 
 
 @torch.inference_mode()

@@ -16,6 +16,7 @@ from plc_core.analysis.figures.style import (
     bar_style,
     empty,
     finish,
+    literal,
     whiskers,
 )
 
@@ -179,4 +180,4 @@ def tie_ceiling(table: pd.DataFrame, ceiling: float) -> go.Figure:
 
 
 def _with_n(name: str, n: int) -> str:
-    return f"{name}<br>n = {n:,}"
+    return f"{literal(name)}<br>n = {n:,}"

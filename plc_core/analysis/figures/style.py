@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -64,6 +65,14 @@ def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     )
     figure.update_layout(**layout)
     return figure
+
+
+def literal(text: object) -> str:
+    """A name from somebody's data as a figure shows it literally.
+
+    Plotly reads some HTML in names and labels, and %{…} in what stands at the pointer.
+    """
+    return escape(str(text), quote=False).replace("%{", "&#37;{")
 
 
 def thin(table: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:

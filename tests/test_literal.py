@@ -1,0 +1,299 @@
+"""Texts that are markup, script, TeX or formulas are shown as they are: in a real browser."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from plc_core.batch import run_notebook
+from plc_core.data import load_pairs
+from plc_core.data.pairs import Pairs
+from plc_core.files import write_json
+from plc_core.runs import open_run
+from plc_core.runs.cleaned import export_cleaned
+from plc_core.runs.decisions import decide
+from tests.browser import CHROMIUM_FLAGS, chromium, inspector
+from tests.fake_run import change_json, write_fake_answers, write_fake_run
+from tests.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "app"))
+
+IMAGE = '<img src=x onerror="window.owned=1">'
+LONGEST_MS = 300_000
+PAYLOADS = (
+    IMAGE,
+    "<script>window.owned=1</script>",
+    "<svg onload=window.owned=1><a href=javascript:window.owned=1>x</a>",
+    '"><iframe srcdoc="<script>parent.owned=1</script>">',
+    "$\\frac{a}{b}$ and $$x^2$$ \\(y\\)",
+    "**bold** _low_ `code` :red[no] :material/home: [l](javascript:window.owned=1)",
+    "![i](x) # head ~~gone~~ <u>u</u> | a | b |",
+    "&lt;b&gt; &amp; &#60;i&#62;",
+    "{{7*7}} ${7*7} <%= 7*7 %> %{x} %{customdata[0]}",
+    "=1+1",
+    "@SUM(A1:A9)",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "\t=1+1",
+    "</pre></textarea></style></title><script>window.owned=1</script>",
+    "<!-- comment --> <?php ?> <![CDATA[x]]>",
+)
+PAGES = ("", "routing", "pairs", "ties", "human_disagreement", "corruption", "tests", "wins")
+FOREIGN = "document.querySelectorAll('[onerror], [onload], [srcdoc], img[src=x], b.x').length"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose texts, sources, settings, notes and answers are payloads, and a broken folder."""
+    root = tmp_path_factory.mktemp("runs")
+    texts = tuple(zip(PAYLOADS, [*PAYLOADS[1:], PAYLOADS[0]], strict=True))
+    path = write_fake_run(
+        root, "odd=1+1", seed=3, pairs=120, texts=texts, sources=PAYLOADS[:6], votes=True, ties=9
+    )
+    pairs = pd.read_parquet(path / "pairs.parquet")
+    write_fake_run(root, "plain", seed=4)
+    _plant_prompts(path, len(PAYLOADS))
+    write_fake_answers(path)
+    _plant_answers(path)
+    info = json.loads((path / "run.json").read_text())
+    change_json(
+        path / "run.json",
+        config=info["config"]
+        | {"model": IMAGE, "data": PAYLOADS[1], "data_columns": {"prompt": IMAGE}},
+        data=info["data"] | {"source": IMAGE},
+        alerts=[IMAGE, PAYLOADS[5]],
+    )
+    change_json(path / "status.json", alerts=[IMAGE])
+    for number, payload in enumerate(PAYLOADS):
+        decide(open_run(path), pairs["pair_id"][number], "keep", payload)
+    broken = root / IMAGE
+    broken.mkdir()
+    write_json(broken / "run.json", {"schema": IMAGE})
+    failed = write_fake_run(root, "failed", seed=5, state="failed")
+    change_json(failed / "status.json", reason=f"ValueError: {IMAGE} $x$ **b**")
+    return root
+
+
+def _plant_prompts(path: Path, count: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path / "pairs.parquet")
+    prompts = table["prompt"].to_pylist()
+    for number in range(count):
+        prompts[number] = [
+            {"role": IMAGE, "content": PAYLOADS[number]},
+            {"role": "user", "content": PAYLOADS[number]},
+        ]
+    column = table.schema.get_field_index("prompt")
+    table = table.set_column(column, "prompt", pa.array(prompts, table.schema.field("prompt").type))
+    metadata = pa.array([json.dumps({IMAGE: PAYLOADS[0], "=1+1": "=1+1"})] * len(table))
+    column = table.schema.get_field_index("metadata")
+    pq.write_table(table.set_column(column, "metadata", metadata), path / "pairs.parquet")
+
+
+def _plant_answers(path: Path) -> None:
+    file = path / "generations" / "world.parquet"
+    answers = pd.read_parquet(file)
+    odd = [PAYLOADS[number % len(PAYLOADS)] for number in range(len(answers))]
+    answers.assign(response=odd, prompt=odd).to_parquet(file)
+    for kind in ("generations/world", "judgements/gold-world"):
+        table = pd.read_parquet(path / f"{kind}.parquet")
+        table["decoding"] = table["decoding"].replace("sampled", IMAGE)
+        table.to_parquet(path / f"{kind}.parquet")
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path) -> Iterator[str]:
+    chromium()
+    with inspector(runs) as url:
+        yield url
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    sync_api.expect.set_options(timeout=LONGEST_MS)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        page = browser.new_page(viewport={"width": 1366, "height": 900})
+        page.set_default_timeout(LONGEST_MS)
+        yield page
+        browser.close()
+
+
+def settled(page: Any) -> None:
+    from playwright.sync_api import expect
+
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    page.wait_for_timeout(300)
+
+
+def assert_untouched(page: Any) -> None:
+    """No payload ran, and none became an element."""
+    assert page.evaluate("window.owned") is None
+    assert page.evaluate(FOREIGN) == 0
+    assert page.locator(".katex").count() == 0
+
+
+def shown(page: Any) -> str:
+    """All text of the page, that of tables' cells too, which a canvas draws; and of its inputs."""
+    return str(
+        page.evaluate(
+            "document.body.textContent + '\\n' + "
+            "[...document.querySelectorAll('input, textarea')].map(e => e.value).join('\\n')"
+        )
+    )
+
+
+def test_every_page_shows_the_markup_of_others_literally(address: str, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    seen = {}
+    for name in PAGES:
+        page.goto(f"{address}/{name}?run=odd%3D1%2B1")
+        expect(page.get_by_role("heading").first).to_be_visible()
+        settled(page)
+        assert_untouched(page)
+        seen[name] = shown(page)
+    assert IMAGE in seen[""]  # the folder that is no run, or the model in the table
+    assert IMAGE in seen["wins"]
+    for section in ("Numbers", "Provenance", "Run again"):
+        page.goto(f"{address}/?run=odd%3D1%2B1&run=failed&show={section.replace(' ', '+')}")
+        expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+        settled(page)
+        assert_untouched(page)
+        assert IMAGE in shown(page)
+    assert "ValueError: " + IMAGE in shown(page)
+
+
+def test_every_pair_shows_its_texts_and_its_note_literally(
+    address: str, runs: Path, page: Any
+) -> None:
+    from playwright.sync_api import expect
+
+    ids = pd.read_parquet(runs / "odd=1+1" / "pairs.parquet", columns=["pair_id"])["pair_id"]
+    for number, payload in enumerate(PAYLOADS):
+        page.goto(f"{address}/pairs?run=odd%3D1%2B1&pair={ids[number]}")
+        expect(page.locator(".plc-id")).to_contain_text(ids[number])
+        settled(page)
+        assert_untouched(page)
+        texts = page.locator(".plc-text").all_text_contents()
+        other = PAYLOADS[(number + 1) % len(PAYLOADS)]
+        assert texts[:4] == [payload, payload, payload, other]
+        assert page.locator(".plc-role").first.text_content() == IMAGE
+        note = page.get_by_role("textbox", name="Note")
+        assert note.input_value().strip() == payload.strip()
+
+
+def test_what_is_typed_is_shown_literally(address: str, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    page.goto(f"{address}/pairs?run=odd%3D1%2B1")
+    expect(page.locator(".plc-id")).to_be_visible()
+    settled(page)
+    for payload in PAYLOADS[:6]:
+        page.get_by_role("textbox", name="Search in texts").fill(payload)
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(800)
+        settled(page)
+        assert_untouched(page)
+    for query in ("run", "pair", "sort", "search", "source", "judged", "show", "baseline"):
+        for name in PAGES:
+            page.goto(
+                f"{address}/{name}?{query}=%3Cimg+src%3Dx+onerror%3D%22window.owned%3D1%22%3E"
+            )
+            page.wait_for_timeout(500)
+            settled(page)
+            assert_untouched(page)
+
+
+def test_the_page_of_answers_shows_each_of_them_literally(address: str, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    for number in range(len(PAYLOADS)):
+        page.goto(f"{address}/wins?run=odd%3D1%2B1&prompt={number:016x}")
+        expect(page.get_by_text("The answers behind a cell")).to_be_visible()
+        settled(page)
+        assert_untouched(page)
+        assert PAYLOADS[number % len(PAYLOADS)] in page.locator(".plc-text").all_text_contents()
+
+
+def test_reports_show_the_texts_of_others_literally(tmp_path: Path, runs: Path, page: Any) -> None:
+    rows = [
+        {"prompt": f"{payload} {n}", "chosen": payload, "rejected": f"{payload} no", IMAGE: payload,
+         "source": payload, "score_chosen": n, "score_rejected": 1}
+        for n, payload in enumerate(PAYLOADS)
+    ]  # fmt: skip
+    rows += [{"prompt": "q", "chosen": payload, "rejected": payload} for payload in PAYLOADS]
+    rows += [{"prompt": "q", "chosen": {IMAGE: 1}, "rejected": payload} for payload in PAYLOADS]
+    file = tmp_path / f"{IMAGE.replace('/', '')}.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    values = {"name": "odd", "runs_dir": str(tmp_path), "data": str(file), "lengths": [24, 64]}
+    run_notebook(ROOT / "notebooks" / "data.ipynb", values)
+    page.goto((tmp_path / "odd" / "report.html").as_uri())
+    page.wait_for_timeout(1500)
+    assert_untouched(page)
+    assert PAYLOADS[0] in str(page.evaluate("document.body.textContent"))
+
+    from notebooks import training_report
+
+    run = open_run(runs / "odd=1+1")
+    parts = (
+        training_report.headline(run),
+        training_report.next_steps(run),
+        training_report.suspicious_pairs(run, 120),
+        _settings_table(run.info["config"]),
+        load_pairs(file).report()._repr_html_(),
+    )
+    (tmp_path / "report.html").write_text(
+        f"<html><meta charset=utf-8><body>{''.join(parts)}</body></html>", encoding="utf-8"
+    )
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_timeout(1500)
+    assert_untouched(page)
+    said = str(page.evaluate("document.body.textContent"))
+    assert [p for p in PAYLOADS if p not in said] == []
+
+
+def _settings_table(config: dict[str, Any]) -> str:
+    """The last cell of the training notebook, run on these settings."""
+    notebook = json.loads((ROOT / "notebooks" / "01_train.ipynb").read_text())
+    *_, cell = ("".join(c["source"]) for c in notebook["cells"] if "settings" in str(c["source"]))
+    lines = [line for line in cell.splitlines() if line.startswith(("table", "pd."))]
+    names = {"pd": pd, "settings": config}
+    exec("\n".join(lines[:-1]), names)
+    return str(eval(lines[-1], names).to_html())
+
+
+def test_the_export_holds_every_text_to_the_character(runs: Path) -> None:
+    run = open_run(runs / "odd=1+1")
+    for form in ("parquet", "jsonl"):
+        path, _ = export_cleaned(run, form)
+        back = load_pairs(path)
+        assert isinstance(back, Pairs)
+        assert set(PAYLOADS) - {"\t=1+1"} <= set(back.dataset["chosen"]) | set(
+            back.dataset["rejected"]
+        )
+    notes = pd.read_json(path, lines=True)["note"]
+    assert set(PAYLOADS) <= set(notes)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_csv_for_spreadsheets_computes_nothing(payload: str) -> None:
+    from spreadsheet import csv_text
+
+    table = pd.DataFrame({"run": [payload, "plain"], "number": [-1.5, 2], payload: [payload, None]})
+    head, first, second = csv.reader(io.StringIO(csv_text(table)))
+    for text in (head[2], first[0], first[2]):
+        assert text in (payload, f"'{payload}")
+        assert not text.startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert first[1] == "-1.5"
+    assert second == ["plain", "2.0", ""]
