@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
 from tests.fake_run import still_training, write_fake_run
 from tests.huge_run import write_huge_run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache for these tests alone: only so many runs are kept in one, and others make more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
