@@ -219,6 +219,7 @@ def _test_split(run: Run, config: TrainConfig, count: int) -> Pairs:
             revision=config.data_revision,
             columns=config.data_columns,
             actions=config.data_actions,
+            bounds=config.data_bounds,
         )
         unseen = of_prompts(pairs, _trained_prompts(run), inside=False)
         if len(unseen):

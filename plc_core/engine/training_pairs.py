@@ -100,6 +100,7 @@ def read_pairs(config: DataConfig, progress: Progress, world: World | None = Non
         revision=config.data_revision,
         columns=config.data_columns,
         actions=config.data_actions,
+        bounds=config.data_bounds,
         evaluation_prompts=_path(config.evaluation_prompts) or (),
         progress=progress,
     )
