@@ -11,6 +11,7 @@ from marking import plain
 from state import FLAG, kept
 
 from plc_core.runs import Run
+from plc_core.runs.alerts import WITHOUT_CHECKSUMS
 
 DATA = ("data.origin.revision", "data.fingerprint")
 # The reference is the policy before its first step. Older versions knew it by its weights alone.
@@ -23,6 +24,8 @@ def provenance(runs: Mapping[str, Run]) -> None:
         return
     for name, run in runs.items():
         st.markdown(f"**{plain(name)}** · {plain(_data_sentence(run))}")
+        if not run.has_checksums:
+            st.caption(f"{plain(name)} · {WITHOUT_CHECKSUMS}")
     flat = {name: dict(_flatten(run.info)) for name, run in runs.items()}
     fields = list(dict.fromkeys(field for info in flat.values() for field in info))
     table = pd.DataFrame(

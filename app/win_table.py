@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 from inspection.judged_answers import log_ratios
 
-from plc_core.evaluation.cells import win_rate_cells, with_kl
-from plc_core.evaluation.kl_matching import TOLERANCE
+from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
+from plc_core.evaluation.results import is_matched
+from plc_core.evaluation.sides import win_rate_cells
 from plc_core.runs import Run
 
 EVEN = 50.0
@@ -64,33 +65,30 @@ def kl_control_table(
         name: of the judgements.
     """
     ratios = {run_name: log_ratios(run, name) for run_name, run in opened.items()}
-    known = {run_name: values for run_name, values in ratios.items() if len(values)}
-    kls = with_kl(pd.DataFrame({"method": list(opened)}), known).set_index("method")
+    kls = {run_name: bootstrap_mean(values, seed=0) for run_name, values in ratios.items()}
     rows = []
     for run_name in (one for one in opened if objectives[one] == "plc"):
-        own = float(kls.loc[run_name, "kl"])
+        own = kls[run_name].mean
         row = {"method": run_name}
-        moved = {"KL, nats": _kl(kls, run_name)}
-        plain_dpo = [one for one in known if objectives[one] == "dpo"]
+        moved = {"KL, nats": _kl(kls[run_name])}
+        plain_dpo = [one for one in kls if kls[one].n and objectives[one] == "dpo"]
         if math.isnan(own) or not plain_dpo:
             missing = "its KL is not kept" if math.isnan(own) else "no DPO run with a KL is chosen"
             rows.append(row | {"KL control": f"not known: {missing}"} | moved)
             continue
-        near = min(plain_dpo, key=lambda one: abs(float(kls.loc[one, "kl"]) - own))
-        distance = abs(float(kls.loc[near, "kl"]) - own)
-        if not own > 0 or distance > TOLERANCE * own:
-            said = f"none chosen moved as far; the nearest is {near}, {_kl(kls, near)}"
+        near = min(plain_dpo, key=lambda one: abs(kls[one].mean - own))
+        if not is_matched(kls[near].mean, own):
+            said = f"none chosen moved as far; the nearest is {near}, {_kl(kls[near])}"
             rows.append(row | {"KL control": said} | moved)
             continue
         both = table[table["method"].isin([run_name, near])]
         cells = win_rate_cells(both, near, ("benchmark", "decoding"), incomplete="common")
         against = {str(cell["decoding"]): win_words(cell) for cell in cells.to_dict("records")}
-        rows.append(row | against | {"KL control": f"{near}, {_kl(kls, near)}"} | moved)
+        rows.append(row | against | {"KL control": f"{near}, {_kl(kls[near])}"} | moved)
     table_of_all = pd.DataFrame(rows)
     last = [name for name in ("KL control", "KL, nats") if name in table_of_all]
     return table_of_all[[name for name in table_of_all if name not in last] + last]
 
 
-def _kl(kls: pd.DataFrame, name: str) -> str:
-    kl, low, high = (float(kls.loc[name, column]) for column in ("kl", "kl_low", "kl_high"))
-    return "–" if math.isnan(kl) else f"{kl:.2f} [{low:.2f}, {high:.2f}]"
+def _kl(found: MeanInterval) -> str:
+    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]" if found.n else "–"

@@ -234,6 +234,15 @@ def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bo
     why = [*_scores(pair), *map(str, reasons), *_lengths(pair)]
     if known:
         why.append(f"Truth: {_truth(pair)}.")
+    return pair_card(place, ", ".join(numbers), " ".join(why), pair)
+
+
+def pair_card(place: int, numbers: str, why: str, pair: Mapping[Any, Any]) -> str:
+    """One pair as HTML: its numbers, why it is shown, and its texts, all literal.
+
+    Args:
+        pair: pair_id, prompt (turns), chosen and rejected.
+    """
     sides = [
         f'<div><div class="plc-role">{role}</div>{_text(pair[name])}</div>'
         for role, name in (("labelled better", "chosen"), ("labelled worse", "rejected"))
@@ -243,9 +252,9 @@ def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bo
         for turn in pair["prompt"]
     )
     return (
-        f'<div class="plc-pair"><h4>{place}. {escape(", ".join(numbers))} '
+        f'<div class="plc-pair"><h4>{place}. {escape(numbers)} '
         f"<code>{escape(pair['pair_id'])}</code></h4>"
-        + (f'<p class="plc-why">{escape(" ".join(why))}</p>' if why else "")
+        + (f'<p class="plc-why">{escape(why)}</p>' if why else "")
         + f'{turns}<div class="plc-sides">{"".join(sides)}</div></div>'
     )
 

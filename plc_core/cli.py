@@ -1,4 +1,4 @@
-"""The command `plc`: train, batches of notebooks, the inspector, the demo and the evidence.
+"""The command `plc`: train, audit labels, batches of notebooks, the inspector, the demo.
 
 `plc COMMAND --help` says more. Relative paths start at the checkout, or where the package was
 installed from a wheel at the working directory.
@@ -65,6 +65,36 @@ def batch(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def audit(arguments: Sequence[str]) -> int:
+    """which preference labels are wrong, how many, and why"""
+    parser = argparse.ArgumentParser(
+        prog="plc audit",
+        usage="plc audit FILE [--model MODEL] [--policy POLICY] [options]",
+        description="How likely each label of FILE is reversed, judged by the labels of its other "
+        "prompts: a run folder that the inspector opens, an HTML report and audit.parquet. "
+        "Hidden states of a model are the best evidence; without one, words and lengths remain.",
+    )
+    parser.add_argument("file", metavar="FILE", help="pairs, or the name of a public dataset")
+    parser.add_argument("--model", help="a local folder, or a name on the hub")
+    parser.add_argument("--policy", choices=["flip", "drop", "weight", "prior"],
+                        help="write the pairs with labels turned, left out, weighted or with "
+                        "a prior each")  # fmt: skip
+    parser.add_argument("--export", metavar="FILE", help="where to; .jsonl or .parquet")
+    parser.add_argument("--by", nargs="+", metavar="COLUMN", help="columns for noise rates")
+    parser.add_argument("--run", help="a finished training run on these pairs, as evidence")
+    parser.add_argument("--name", help="of the audit; default: audit-FILE")
+    parser.add_argument("--runs", default="runs", metavar="DIRECTORY", help="default: runs")
+    parser.add_argument(
+        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="any other parameter of notebooks/audit.ipynb",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    importable()
+    from notebooks.audit_report import run_audit  # loads the libraries, after --help
+
+    return run_audit(given)
+
+
 def app(arguments: Sequence[str]) -> int:
     """the inspector, in a browser"""
     parser = argparse.ArgumentParser(prog="plc app", description="Open the inspector.")
@@ -117,6 +147,7 @@ def evidence(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
+    "audit": audit,
     "batch": batch,
     "app": app,
     "lab": lab,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.environment import plain_streams
-from plc_core.evaluation.comparison import summary_table, verdict
+from plc_core.evaluation.summary import summary_table, verdict
 from plc_core.files import RunError, project_path, resource
 from plc_core.interrupts import exit_status, stopping
 from plc_core.parameters import ParameterError, read_yaml

@@ -1,4 +1,8 @@
-"""Files written so that a reader, or a kill, never meets half of one."""
+"""Files that are whole or not there, and that tell when their content is not what was written.
+
+JSON and Parquet are written with checksums (`plc_core.checksums`) and verified whenever they are
+read; files without, as of older versions, are read as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import json
 import os
 import secrets
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
+
+from plc_core.checksums import json_is_whole, parquet_is_whole, seal_parquet, sealed_json
+
+REMEDY = (
+    "Put a copy of it back; without one, delete it and make it anew: answers and judgements by "
+    "evaluating again, other files by training under another name."
+)
+"""For a file of a run that is damaged or missing."""
 
 
 class RunError(Exception):
@@ -30,6 +41,14 @@ def cache_dir() -> Path:
     return Path(base) / "plc_core"
 
 
+def unwritable_cache(folder: Path, error: OSError) -> RunError:
+    """The sentence for a folder of the cache that cannot be written."""
+    return RunError(
+        f"The cache folder {folder} cannot be written ({error.strerror}). Set PLC_CACHE to a "
+        "folder that can."
+    )
+
+
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold `path`, in the cache, against other processes, so that it is made once.
@@ -41,10 +60,7 @@ def exclusive(path: Path) -> Iterator[None]:
         lock = FileLock(path.with_name(path.name + ".lock"))
         lock.acquire()
     except OSError as error:
-        raise RunError(
-            f"The cache folder {path.parent} cannot be written ({error.strerror}). Set PLC_CACHE "
-            "to a folder that can."
-        ) from None
+        raise unwritable_cache(path.parent, error) from None
     try:
         yield
     finally:
@@ -97,8 +113,12 @@ def make_folder(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace `path` atomically with `content` as JSON."""
+    """Replace `path` atomically with `content` as JSON, an object with its checksum."""
+    if isinstance(content, dict):  # the checksum may have come along from a file
+        content = {name: value for name, value in content.items() if name != "checksum"}
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+    if isinstance(content, dict) and content:
+        text = sealed_json(text)
     with replacing(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
@@ -106,7 +126,14 @@ def write_json(path: Path, content: Any) -> None:
 def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) -> None:
     """Replace `path` atomically with `table` as Parquet, in row groups of at most that many."""
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", row_group_size=rows_a_group)
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            row_group_size=rows_a_group,
+            write_page_checksum=True,
+        )
+        seal_parquet(temporary)
 
 
 @contextlib.contextmanager
@@ -129,50 +156,74 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; RunError where it is missing, broken or no object."""
+def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
+    """The JSON object in `path`; RunError where it is missing, damaged or no object.
+
+    With `sealed`, a file without a checksum counts as damaged.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        content = json.loads(raw.decode())
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}.") from None
     except (OSError, ValueError, RecursionError) as error:  # not text, not JSON, or absurd
-        raise RunError(f"{path} cannot be read: {error}.") from None
+        raise RunError(f"{path} cannot be read: {error}. {REMEDY}") from None
     if not isinstance(content, dict):
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
+    _verify(path, json_is_whole(raw), sealed)
+    content.pop("checksum", None)
     return content
 
 
-def checksum(path: Path) -> int:
-    """The CRC-32 of a file's bytes, which tells a file that was damaged; OSError if unreadable."""
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(2**22):
-            value = zlib.crc32(block, value)
-    return value
+def check_table(path: Path, sealed: bool = False) -> None:
+    """RunError where the bytes of a Parquet file are not those that were written.
 
-
-def read_table(path: Path, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-    """The Parquet file `path`; RunError where it cannot be read."""
+    Args:
+        sealed: a file without a checksum counts as damaged.
+    """
     try:
-        return pq.read_table(path, columns=columns, filters=filters)
+        whole = parquet_is_whole(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    _verify(path, whole, sealed)
+
+
+def read_table(
+    path: Path, columns: list[str] | None = None, filters: Any = None, sealed: bool = False
+) -> pa.Table:
+    """The Parquet file `path`; RunError where it cannot be read, or is damaged as `check_table`."""
+    check_table(path, sealed)
+    try:
+        return pq.read_table(
+            path, columns=columns, filters=filters, page_checksum_verification=True
+        )
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} cannot be read: {_why(error)}.") from None
+        raise _unreadable(path, error) from None
 
 
 def table_names(path: Path) -> list[str]:
     """The column names of the Parquet file `path`; RunError where it cannot be read."""
+    check_table(path)
     try:
         return pq.read_schema(path).names
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} cannot be read: {_why(error)}.") from None
+        raise _unreadable(path, error) from None
 
 
-def _why(error: OSError | pa.ArrowException) -> str:
+def _verify(path: Path, whole: bool | None, sealed: bool) -> None:
+    if whole is False:
+        raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
+    if whole is None and sealed:
+        raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
     """Why a Parquet file cannot be read, in words that are not Arrow's where they are known."""
+    why = getattr(error, "strerror", None) or str(error).rstrip(".")
     if isinstance(error, FileNotFoundError):
-        return "it is not there"
-    if isinstance(error, PermissionError):
-        return "it may not be read by this user"
-    if "Parquet" in str(error) and isinstance(error, pa.ArrowInvalid):
-        return "it is cut short or no Parquet file"
-    return str(error).rstrip(".")
+        why = "it is not there"
+    elif isinstance(error, PermissionError):
+        why = "it may not be read by this user"
+    elif "Parquet" in str(error) and isinstance(error, pa.ArrowInvalid):
+        why = "it is cut short or no Parquet file"
+    return RunError(f"{path} cannot be read: {why}. {REMEDY}")

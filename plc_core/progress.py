@@ -7,12 +7,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tqdm.auto import tqdm
-
-if TYPE_CHECKING:
-    from plc_core.runs import Run  # a room above this one
 
 BATCH_VARIABLE = "PLC_BATCH"
 """Set where notebooks are executed in a batch, to a token of that execution."""
@@ -36,10 +33,17 @@ def batch_of(folder: Path) -> str | None:
     return os.environ.get(BATCH_VARIABLE)
 
 
+class TakesStatus(Protocol):
+    """What keeps a status, as a run does; `set_status` takes the fields to replace."""
+
+    def set_status(self, **changes: Any) -> None:
+        """Replace some fields of the status."""
+
+
 class Progress:
     """Reports phases of work on a bar and, for a run, in its status.json."""
 
-    def __init__(self, run: Run | None = None) -> None:
+    def __init__(self, run: TakesStatus | None = None) -> None:
         self.run = run
 
     @contextlib.contextmanager

@@ -318,6 +318,7 @@ def fake_info(config: TrainConfig, pairs: int = 200, flipped: int = 60) -> dict[
         "schema": 1,
         "name": config.name,
         "created": f"2026-01-{config.seed % 28 + 1:02d}T10:00:00+00:00",
+        "checksums": "crc32",
         "kind": "training",
         "config": config.model_dump(),
         "data": {
@@ -375,3 +376,11 @@ def fake_status(state: str, step: int, total: int) -> dict[str, Any]:
         "step": step,
         "total_steps": total,
     }
+
+
+def still_training(path: Path) -> Path:
+    """The run, whose record no longer says that training came to its end."""
+    info = json.loads((path / "run.json").read_text())
+    del info["trained_steps"]
+    write_json(path / "run.json", info)
+    return path

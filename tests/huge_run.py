@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from plc_core.checksums import seal_parquet
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json
 from plc_core.runs import PAIRS_A_GROUP
@@ -52,6 +53,8 @@ def write_huge_run(
     signal = np.where(flipped, -gap, gap) * 0.6 + rng.normal(0, 0.6, pairs)
     metrics = _visits(rng, path / "visits", np.asarray(ids), signal, epochs, batch)
     pq.write_table(pa.Table.from_pandas(metrics, preserve_index=False), path / "metrics.parquet")
+    for table in path.rglob("*.parquet"):
+        seal_parquet(table)
     settings = TrainConfig(
         name=name,
         runs_dir=str(root),

@@ -32,14 +32,15 @@ from plc_core.analysis.statistics import mann_whitney, read_aloud
 from plc_core.batch import __main__ as batch
 from plc_core.data import load_pairs
 from plc_core.data.votes import vote_group
-from plc_core.evaluation.cells import win_rate_cells
-from plc_core.files import write_json
+from plc_core.evaluation.sides import win_rate_cells
+from plc_core.files import write_json, write_table
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
 from plc_core.runs.decisions import read_decisions
 from tests.fake_run import (
     NASTY_TEXTS,
     change_json,
+    still_training,
     write_broken_runs,
     write_fake_answers,
     write_fake_report,
@@ -890,7 +891,7 @@ def test_pairs_without_scores_have_no_gap(opened: Opened) -> None:
 
 
 def test_a_run_without_visits_or_metrics_opens(opened: Opened, tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "early", pairs=20)
+    path = still_training(write_fake_run(tmp_path, "early", pairs=20))
     for file in [path / "metrics.parquet", *(path / "visits").iterdir()]:
         file.unlink()
     for page in ("views/routing.py", "views/ties.py", "views/corruption.py"):
@@ -974,7 +975,7 @@ def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path)
         table = pd.read_parquet(file)
         routed = ["z", "q_clean", "q_flip", "q_tie", "confidence", "weight"]
         table.loc[::2, routed] = float("nan")
-        table.to_parquet(file)
+        write_table(file, pa.Table.from_pandas(table, preserve_index=False))
     app = opened("views/runs.py", root=tmp_path, run="nan")
     for page in PAGES[:-1]:
         app.switch_page(page).run()
@@ -1001,7 +1002,7 @@ def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
     (path / "scores").mkdir()
     pq.write_table(pa.table({"group": ["unanimous"]}), path / "scores" / "half.parquet")
     (path / "scores" / "none.parquet").write_text("none")
-    pq.write_table(pa.table({"rule": ["long"]}), path / "findings.parquet")
+    write_table(path / "findings.parquet", pa.table({"rule": ["long"]}))
     people = opened("views/human_disagreement.py", root=tmp_path, run="run")
     ties = opened("views/ties.py", root=tmp_path, run="run")
     for app in (people, ties):
@@ -1015,7 +1016,7 @@ def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
 
 
 def test_a_run_with_hardly_a_measure_can_be_tested(opened: Opened, tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "bare", pairs=20, scores=False)
+    path = still_training(write_fake_run(tmp_path, "bare", pairs=20, scores=False))
     shutil.rmtree(path / "visits")
     app = opened("views/tests.py", root=tmp_path, run="bare")
     assert "No correlation of visits with last step can be computed" in said(app)
@@ -1038,7 +1039,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
 def test_the_app_needs_no_torch() -> None:
     script = (
         "import sys; sys.path.insert(0, 'app'); import reading, rerun_box, pair_view, reader;"
-        "import plc_core.evaluation.cells, plc_core.evaluation.tables;"
+        "import plc_core.evaluation.sides, plc_core.evaluation.tables;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
-from plc_core.data import DataError, inject_ties, load_pairs, pairs_from_rows, tie_pool
-from plc_core.data.dialogues import is_visible, plain_text
+import plc_core
+from plc_core.data import DataError, Options, inject_ties, load_pairs, pairs_from_rows, tie_pool
+from plc_core.data.dialogues import plain_text
 from plc_core.data.storage import scratch_file
 from plc_core.engine.models import load_tokenizer
 from plc_core.engine.tokens import tokenize_pairs
@@ -60,159 +61,12 @@ def test_names_that_a_table_fills_with_null_are_not_there(tmp_path):
     ]
     Dataset.from_list(full).to_parquet(tmp_path / "mixed.parquet")
     assert load_pairs(tmp_path / "mixed.parquet").dataset["chosen"][:] == ["Hello", "Hey"]
-    voted = {"prompt": "Hi", "response_a": "Hello", "response_b": "Go", "votes": ["a"]}
-    assert only(voted | {"chosen": None, "rejected": None})["chosen"] == "Hello"
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": [S, U], "chosen": [U, A], "rejected": [U, B]},
-        {"prompt": [U], "chosen": [S, U, A], "rejected": [S, U, B]},
-        {"prompt": [S, U], "chosen": "Hello", "rejected": [U, B]},
-        {"prompt": "Hi", "system": "Be kind.", "chosen": [U, A], "rejected": [U, B]},
-        {"prompt": "", "chosen": [S, U, A], "rejected": [S, U, B]},
-        {"prompt": [], "chosen": [S, U, A], "rejected": "Go away"},
-    ],
-)
-def test_a_system_turn_that_one_of_them_leaves_out_is_part_of_the_prompt(row):
-    pair = only(row)
-    assert pair["prompt"] == [S, U]
-    assert (pair["chosen"], pair["rejected"]) == ("Hello", "Go away")
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": [S, U], "chosen": [S | {"content": "Be rude."}, U, A], "rejected": "Go"},
-        {"prompt": [U], "chosen": [S, U, A], "rejected": [U, B]},
-    ],
-)
-def test_two_system_turns_are_two_prompts(row):
-    assert read(row).report().count("two-prompts") == 1
-
-
-def test_a_system_field_beside_another_system_turn_is_said():
-    pair = only({"prompt": [S, U], "system": "Be rude.", "chosen": "a", "rejected": "b"})
-    assert list(pair["marks"]) == ["prompt-differs"]
-    assert json.loads(pair["metadata"]) == {"system": "Be rude."}
-
-
-QUESTIONS = [
-    "Ho",
-    [{"role": "user", "content": "Ho"}],
-    [{"from": "human", "value": "Ho", "role": None}],
-    "\n\nHuman: Ho\n\nAssistant: ",
-]
-
-
-@pytest.mark.parametrize("votes", [["tie"], ["a", "b"]])
-def test_level_votes_are_oriented_by_what_is_said_not_by_its_spelling(votes):
-    texts = ("x", [{"role": "assistant", "content": "x"}], {"from": "gpt", "value": "x"})
-    ids = {
-        only({"prompt": prompt, "response_a": one, "response_b": "y", "votes": votes})["pair_id"]
-        for prompt in QUESTIONS
-        for one in texts
-    }
-    assert len(ids) == 1
-
-
-def test_a_ranking_is_read_by_what_is_said_not_by_its_spelling():
-    answers = [{"answer": text, "rank": n} for n, text in enumerate("abcdefg")]
-    ids = {only({"prompt": prompt, "answers": answers})["pair_id"] for prompt in QUESTIONS}
-    assert len(ids) == 1
-
-
-@pytest.mark.parametrize(
-    ("prompt", "start"),
-    [("\n\nHuman: Hi\n\nAssistant:", " "), ("\n\nHuman: Hi", "\n\nAssistant: "),
-     ("\n\nHuman: Hi", " ")],
-)  # fmt: skip
-def test_a_dialogue_and_its_answer_may_share_out_the_assistant_s_name(prompt, start):
-    pair = only({"prompt": prompt, "chosen": f"{start}Hello", "rejected": f"{start}Go away"})
-    assert pair["pair_id"] == only(ROW)["pair_id"]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_both_spellings_of_a_dialogue_are_the_same_pair(end):
-    prompt = f"{end}{end}Human: Hi{end}{end}Assistant:"
-    one = only({"prompt": prompt, "chosen": " Hello", "rejected": " Go\n\nAssistant: away"})
-    other = only({"chosen": f"{prompt} Hello", "rejected": f"{prompt} Go\n\nAssistant: away"})
-    assert one["pair_id"] == other["pair_id"]
-    assert one["chosen"] == "Hello"
-
-
-def test_numbers_that_are_not_known_are_none_and_ratings_come_in_many_forms():
-    pair = only(ROW | {"score_chosen": "N/A", "score_rejected": "7"})
-    assert (pair["score_chosen"], pair["score_rejected"]) == (None, 7)
-    ten = {"score_chosen": 10, "score_rejected": 3}
-    for ratings in ([1, 2], {"helpfulness": "1"}, {"helpfulness": {"Rating": "2"}, "truth": "N/A"}):
-        assert list(only(ROW | ten | {"ratings_chosen": ratings})["marks"]) == ["ten-was-one"]
-
-
-def test_a_rule_marks_a_row_once():
-    row = ROW | {"score_chosen": 10, "score_rejected": 10, "source": "ultrafeedback"}
-    report = read(row).report()
-    assert report.count("ten-was-one") == 1
-    assert "score_chosen is 10" in str(report)
-    assert "score_rejected is 10" in str(report)
 
 
 def test_headlines_speak_of_the_pairs_that_were_kept():
     tie = ROW | {"score_chosen": 1, "score_rejected": 1}
-    dropped = pairs_from_rows([tie, ROW], "test", options=_options({"equal-scores": "drop"}))
+    dropped = pairs_from_rows([tie, ROW], "test", options=Options(actions={"equal-scores": "drop"}))
     assert "Ties" not in str(dropped.report())
-
-
-def _options(actions):
-    from plc_core.data import Options
-
-    return Options(actions=actions)
-
-
-@pytest.mark.parametrize(
-    ("row", "rule"),
-    [
-        ({"text": "q", "completion_a": "x", "completion_b": "y",
-          "normal_worker_annotations": 5}, "wrong-type"),
-        ({"prompt": "q", "answers": [{"answer": "a", "rank": int("1" * 400)},
-                                     {"answer": "b", "rank": 2}]}, "wrong-type"),
-        (ROW | {"ratings_chosen": {"\ud800": "x"}}, "wrong-type"),
-        ({"prompt": "q", "response_a": "x", "response_b": "y", "votes": 3}, "wrong-type"),
-        (5, "wrong-type"),
-        (None, "wrong-type"),
-    ],
-)  # fmt: skip
-def test_odd_rows_are_listed(row, rule):
-    pairs = read(row)
-    assert [f["rule"] for f in pairs.findings.to_pylist()] == [rule]
-
-
-def test_votes_that_are_something_else_are_metadata_and_system_is_never_lost():
-    pair = only(ROW | {"votes": 12, "system": 3})
-    assert pair["votes"] is None
-    assert json.loads(pair["metadata"]) == {"votes": 12, "system": 3}
-    assert only(ROW | {"votes": "tie"})["votes"] == ["tie"]
-    with pytest.raises(DataError, match="unknown-vote: a vote is 'maybe'; known are chosen"):
-        read(ROW | {"votes": ["tie", "maybe"]})
-
-
-def test_ranks_that_are_level_do_not_follow_the_order_of_the_file():
-    answers = [
-        {"answer": text, "rank": rank} for text, rank in zip("abcd", (1, 1, 2, 2), strict=True)
-    ]
-    ids = {only({"prompt": "q", "answers": order})["pair_id"] for order in (answers, answers[::-1])}
-    assert len(ids) == 1
-
-
-@pytest.mark.parametrize("text", ["\u3164", "\u2800", "\ufe0f", "\u0301", "\u200b\n"])
-def test_what_cannot_be_seen_is_blank(text):
-    assert not is_visible(text)
-
-
-@pytest.mark.parametrize("text", ["\U0001fae9", "\ue000", ".", "\u00a0x"])
-def test_emoji_newer_than_python_can_be_seen(text):
-    assert is_visible(text)
 
 
 def arrow(path, table):
@@ -378,7 +232,7 @@ def test_arguments_that_cannot_be_meant_are_sentences(tmp_path, arguments):
 
 def test_the_world_takes_a_limit_and_a_seed_only():
     with pytest.raises(DataError, match="a limit and a seed only"):
-        load_pairs("world", 8, actions={"prefix": "drop"})
+        plc_core.load_pairs("world", 8, actions={"prefix": "drop"})
 
 
 def test_a_limit_counts_the_rows_of_the_split(tmp_path):
@@ -473,8 +327,6 @@ def test_the_tokens_of_an_injected_tie_follow_its_orientation():
 def test_a_fingerprint_does_not_depend_on_how_pairs_lie_in_batches():
     pairs = read(*(ROW | {"prompt": f"q{n}"} for n in range(2500)))
     assert pairs.map(lambda batch, _: batch).fingerprint == pairs.fingerprint
-    halves = pairs.map(lambda batch, _: batch)
-    assert halves.map(lambda batch, _: batch).fingerprint == pairs.fingerprint
 
 
 # ---- time ----------------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
 """From runs to the paper's table: made once, read back, and every number found again by hand."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -16,7 +13,9 @@ from plc_core import TrainConfig, train
 from plc_core.data import DataError
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.comparison import nearest_controls
 from plc_core.evaluation.completeness import EvaluationConfig
+from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.judges import JudgeWarning
 from plc_core.evaluation.methods import Contestant, contestants
 from plc_core.evaluation.policies import ServerPolicy
@@ -25,16 +24,12 @@ from plc_core.evaluation.results import (
     finding,
     interval,
     mean_and_worst,
-    nearest_controls,
-    results,
     shown,
 )
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError
 from plc_core.runs import create_run, open_run
 from tests.chat_server import serving
-from tests.paths import ROOT
-from tests.waiting import wait_for
 
 TINY = {"num_pairs": 64, "batch_pairs": 8, "pairs_per_forward": 8, "flip_rate": 0.3}
 TINY |= {"learning_rate": 2e-3}  # they have to move
@@ -109,76 +104,11 @@ def test_where_nothing_is_to_be_made_the_runs_that_lack_something_are_named(unan
         evaluate_runs(entries, reading)
 
 
-# ---- every number again --------------------------------------------------------------------------
-
-
-def stored(run, policy, decoding):
-    table = pq.read_table(run.path / "judgements" / "gold-world.parquet").to_pandas()
-    rows = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
-    return rows.set_index("prompt_id")["reward"]
-
-
-def share(own, other):
-    gap = own - other.loc[own.index]
-    return 100 * ((gap > 0).mean() + (gap == 0).mean() / 2)
-
-
-def test_every_number_of_the_table_is_found_again_in_the_stored_judgements(trained, evaluation):
-    """With pandas alone, from the files of the run folders."""
-    table = results(evaluation, ["DPO β=0.1"])
-    kl = {}
-    for method, run in trained.items():
-        answers = pq.read_table(run.path / "generations" / "world.parquet").to_pandas()
-        own = answers[(answers["policy"] == "trained") & (answers["decoding"] == "sampled")]
-        kl[method] = (own["policy_logp"] - own["reference_logp"]).mean()
-    ladder = ["DPO", "DPO β=0.1"]
-    nearest = min(ladder, key=lambda m: abs(np.log(kl[m] / kl["PLC-DPO"])))
-    assert len(table) == 2 * (len(METHODS) + 1)
-    for line in table.to_dict("records"):
-        method, decoding = line["method"], line["decoding"]
-        baseline = stored(trained["DPO"], "trained", decoding)
-        start = stored(trained["DPO"], "reference", decoding)
-        own = start if method == "SFT" else stored(trained[method], "trained", decoding)
-        assert line["n"] == len(own) == 24
-        assert line["reward"] == pytest.approx(own.mean())
-        if method == "DPO":
-            assert np.isnan(line["win_rate"])
-        else:
-            assert line["win_rate"] == pytest.approx(share(own, baseline))
-            assert line["low"] <= line["win_rate"] <= line["high"]
-            assert line["wins"] + line["ties"] + line["losses"] == 24
-        if method == "SFT":
-            assert np.isnan(line["kl"])
-        else:
-            assert line["sft"] == pytest.approx(share(own, start))
-            assert line["kl"] == pytest.approx(kl[method])
-        if method == "PLC-DPO":
-            assert line["control"] == nearest
-            assert line["control_kl"] == pytest.approx(kl[nearest])
-            other = stored(trained[nearest], "trained", decoding)
-            assert line["over"] == pytest.approx(share(own, other))
-        else:
-            assert pd.isna(line["control"])
-
-
-def test_categories_are_cells_and_the_worst_is_one_of_them(trained, evaluation):
-    cells = results(evaluation.by_category(), ["DPO β=0.1"])
-    answers = pq.read_table(trained["DPO"].path / "generations" / "world.parquet").to_pandas()
-    families = answers.drop_duplicates("prompt_id").set_index("prompt_id")["category"]
-    own, base = (stored(trained[m], "trained", "greedy") for m in ("PLC-DPO", "DPO"))
-    rates = {
-        family: share(own.loc[ids], base.loc[ids])
-        for family, ids in families.groupby(families).groups.items()
-    }
-    means = mean_and_worst(cells).set_index(["decoding", "method"])
-    line = means.loc[("greedy", "PLC-DPO")]
-    assert line["cells"] == len(rates) > 1
-    assert line["mean"] == pytest.approx(np.mean(list(rates.values())))
-    assert line["worst"] == pytest.approx(min(rates.values()))
+# ---- for a reader; every number again: test_real_shapes, test_sceptic ----------------------------
 
 
 def test_the_table_for_a_reader_and_its_sentence_say_the_numbers(evaluation):
-    table = results(evaluation, ["DPO β=0.1"])
+    table = evaluation.results(["DPO β=0.1"])
     plc = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "greedy")].iloc[0]
     text = shown(table)
     assert text.loc["PLC-DPO", "win % against DPO, greedy"].startswith(f"{plc['win_rate']:.1f} [")
@@ -231,7 +161,7 @@ def test_a_second_call_makes_nothing_and_reads_the_same(trained, evaluation, mon
     def refuse(*_args, **_options):
         raise AssertionError("made again")
 
-    for name in ("generate_world", "generate", "load_trained"):
+    for name in ("generate", "load_trained"):
         monkeypatch.setattr(f"plc_core.evaluation.chain.{name}", refuse)
     monkeypatch.setattr("plc_core.evaluation.completeness.score_generations", refuse)
     again = evaluate_runs(contestants(trained), CONFIG)
@@ -248,20 +178,6 @@ def test_rows_that_went_missing_are_made_again(runs):
     pd.testing.assert_frame_equal(evaluate_runs(entries, CONFIG).judged, before.judged)
 
 
-FILE = """
-import sys
-from plc_core.evaluation.chain import evaluate_runs
-from plc_core.evaluation.methods import contestants
-from plc_core.evaluation.completeness import EvaluationConfig
-from plc_core.evaluation import policies
-from plc_core.runs import open_run
-
-policies.LocalPolicy.__init__.__defaults__ = (4, False)  # small batches, to be killed between
-runs = {name: open_run(path) for name, path in zip(("DPO", "PLC-DPO"), sys.argv[2:])}
-evaluate_runs(contestants(runs), EvaluationConfig(benchmarks=[sys.argv[1]], max_new_tokens=64))
-"""
-
-
 def prompts_file(folder, count=60):
     from plc_core.evaluation.benchmarks import world_benchmark
 
@@ -274,28 +190,6 @@ def prompts_file(folder, count=60):
     return path
 
 
-def test_a_kill_in_the_middle_loses_what_was_under_way_and_no_more(runs, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("PLC_CACHE", str(cache))
-    benchmark = prompts_file(tmp_path)
-    paths = [str(runs[name].path) for name in ("DPO", "PLC-DPO")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", FILE, str(benchmark), *paths]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    wait_for(lambda: list(cache.glob("generations/*/*.parquet")), process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    kept = sum(pq.read_table(part).num_rows for part in cache.glob("generations/*/*.parquet"))
-    assert kept > 0
-    two = {name: runs[name] for name in ("DPO", "PLC-DPO")}
-    config = EvaluationConfig(benchmarks=[str(benchmark)], max_new_tokens=64)
-    whole = evaluate_runs(contestants(two), config)
-    assert set(results(whole)["n"]) == {60}
-    for folder in cache.glob("generations/*/"):  # nothing was answered twice
-        keys = [key for part in folder.glob("*.parquet") for key in pq.read_table(part)["key"]]
-        assert len(keys) == len(set(keys)) == 60
-
-
 # ---- any benchmark, any policy -------------------------------------------------------------------
 
 
@@ -303,8 +197,8 @@ def test_a_file_of_prompts_gives_the_numbers_of_the_world_and_the_kl(runs, tmp_p
     """The world's prompts as a user's file: the same greedy answers, judged by the gold judge."""
     config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
     entries = contestants(runs)
-    found = results(evaluate_runs(entries, config))
-    own = results(evaluate_runs(entries, CONFIG))
+    found = evaluate_runs(entries, config).results()
+    own = evaluate_runs(entries, CONFIG).results()
     keys = ["method", "decoding"]
     both = found.merge(own, on=keys, suffixes=("", "_world"))
     greedy = both[both["decoding"] == "greedy"]
@@ -339,6 +233,14 @@ def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     assert judged.loc["a", "reward"] == pytest.approx((own["a", 1] + own["a", 2]) / 2)
     assert judged.loc["b", "reward"] == pytest.approx(own["b", 1])
     assert evaluation.kl().empty  # nothing was sampled
+    # One turn without a score leaves the prompt without one: a mean of the others would be another.
+    scores.loc[scores["turn"] == 2, "reward"] = np.nan
+    scores.to_parquet(entries[1].run.path / "judgements/gold-two-turns.parquet")
+    read = read_evaluation(
+        entries, {"two-turns": {"greedy": "greedy"}}, ["gold"], "DPO", {"two-turns": 2}
+    )
+    judged = read.judged.query("method == 'PLC-DPO'").set_index("prompt_id")["reward"]
+    assert judged.isna().to_dict() == {"a": True, "b": False}
 
 
 def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
@@ -348,57 +250,11 @@ def test_a_server_takes_part_under_its_own_name(runs, tmp_path):
         policy = ServerPolicy(ChatServer("m", f"{server.url}/v1", "openai"), "some weights")
         entries = [*contestants({"DPO": runs["DPO"]}), Contestant("Server", run, policy=policy)]
         config = EvaluationConfig(benchmarks=[str(prompts)], max_new_tokens=64)
-        table = results(evaluate_runs(entries, config))
+        table = evaluate_runs(entries, config).results()
     own = table[table["method"] == "Server"]
     assert set(own["n"]) == {4}
     assert own["kl"].isna().all()
     assert own["control"].isna().all()
-
-
-def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(
-    runs, cache, monkeypatch
-):
-    """A judge that always prefers the longer answer, whichever is shown first.
-
-    Its key is in no file of the run folders or the cache, though the server repeats it.
-    """
-    key = "sk-secret-of-the-chain-0123456789"
-    monkeypatch.setenv("OPENAI_API_KEY", key)
-
-    def longer(body):
-        text = body["messages"][-1]["content"]
-        places = [text.index(f"Assistant {name}") for name in "AB"]
-        first, second = text[places[0] : places[1]], text[places[1] :]
-        return ("[[A]]" if len(first.split()) > len(second.split()) else "[[B]]"), None
-
-    with serving("openai", longer, ["429"]) as server:
-        config = EvaluationConfig(
-            eval_prompts=24, decodings=["greedy"], pairwise_judges=[f"openai:m@{server.url}/v1"]
-        )
-        evaluation = evaluate_runs(contestants(runs), config)
-        cells = evaluation.verdict_cells().set_index("method")
-        asked = len(server.requests)
-        evaluate_runs(contestants(runs), config)
-        assert len(server.requests) == asked  # found, not asked again
-        assert server.headers[0][1]["authorization"] == f"Bearer {key}"
-    folders = [cache / "verdicts", *(run.path for run in runs.values())]
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    assert any("against" in path.name for path in files)
-    for path in files:
-        assert key.encode() not in path.read_bytes(), path
-        if path.suffix == ".parquet":
-            assert key not in str(pq.read_table(path).to_pylist()), path
-    assert list(cells.index) == ["DPO β=0.1", "PLC-DPO"]
-    assert set(cells["n"]) == {24}
-    own, base = (runs[m].table("generations/world.parquet") for m in ("PLC-DPO", "DPO"))
-    sides = [
-        t.query("policy == 'trained' and decoding == 'greedy'").set_index("prompt_id")["response"]
-        for t in (own, base)
-    ]
-    same = (sides[0] == sides[1].loc[sides[0].index]).sum()
-    verdicts = runs["PLC-DPO"].table("judgements/m-world-against-run0.parquet")
-    assert (verdicts["win"] == 0.5).sum() == same
-    assert cells.loc["PLC-DPO", "win_rate"] == pytest.approx(100 * verdicts["win"].mean())
 
 
 # ---- what cannot be compared ---------------------------------------------------------------------
@@ -413,8 +269,6 @@ def test_a_pairwise_judge_is_asked_about_every_pair_and_its_wins_are_read_back(
 )
 def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
     """Read from files that were spoilt: no table over silently fewer rows."""
-    from plc_core.evaluation.judged import read_evaluation
-
     evaluate_runs(contestants(runs), CONFIG)
     path = runs["PLC-DPO"].path / "judgements" / "gold-world.parquet"
     table = pq.read_table(path)
@@ -428,8 +282,6 @@ def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
 
 
 def test_a_missing_score_is_refused_or_counted(runs):
-    from plc_core.evaluation.judged import read_evaluation
-
     evaluate_runs(contestants(runs), CONFIG)
     path = runs["PLC-DPO"].path / "judgements" / "gold-world.parquet"
     table = pq.read_table(path).to_pandas()
@@ -469,21 +321,19 @@ def spoil(path):
 def test_damaged_files_are_made_again_or_a_sentence(runs, tmp_path):
     entries = contestants(runs)
     config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
-    before = results(evaluate_runs(entries, config))
+    before = evaluate_runs(entries, config).results()
     folder = runs["PLC-DPO"].path
     for name in ("judgements/gold-mine", "generations/mine-log-probs"):
         spoil(folder / f"{name}.parquet")
-        pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+        pd.testing.assert_frame_equal(evaluate_runs(entries, config).results(), before)
     spoil(folder / "generations/mine.parquet")
     with pytest.raises(RunError, match=r"mine.parquet cannot be read.*Delete it and evaluate"):
         evaluate_runs(entries, config)
     (folder / "generations/mine.parquet").unlink()
-    pd.testing.assert_frame_equal(results(evaluate_runs(entries, config)), before)
+    pd.testing.assert_frame_equal(evaluate_runs(entries, config).results(), before)
 
 
 def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
-    from plc_core.evaluation.judged import read_evaluation
-
     entries = contestants(runs)
     config = EvaluationConfig(benchmarks=[str(prompts_file(tmp_path, 24))], max_new_tokens=64)
     before = evaluate_runs(entries, config).kl()
@@ -525,7 +375,7 @@ def test_two_evaluations_at_once_are_one_and_a_sentence(runs):
         pytest.raises(RunError, match="Another process is at work on the run 'run2'"),
     ):
         evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25))
-    table = results(evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25)))
+    table = evaluate_runs(contestants(runs), EvaluationConfig(eval_prompts=25)).results()
     assert set(table["n"]) == {25}
 
 

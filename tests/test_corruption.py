@@ -21,7 +21,7 @@ from plc_core.data.corruption import (
 from plc_core.data.corruption.draws import normal, uniform
 from plc_core.data.world.prompts import training_prompts
 from plc_core.engine.models import load_policy
-from plc_core.engine.world_pairs import world_ties
+from plc_core.engine.world_source import WorldSource
 from plc_core.progress import Progress
 
 
@@ -253,6 +253,29 @@ def test_the_count_is_rounded_with_halves_to_even(n, rate, count):
     assert len(marked(flip_hardest(many(n), rate, "largest-gap"), "flipped")) == count
 
 
+def test_a_flip_swaps_answers_and_scores_and_leaves_all_other_pairs():
+    before, after = (pairs.dataset.to_pandas() for pairs in (many(), flip_labels(many(), 0.3, 3)))
+    flipped = after["flipped"]
+    assert flipped.mean() == pytest.approx(0.3, abs=0.1)
+    for one, other in (("chosen", "rejected"), ("score_rejected", "score_chosen")):
+        assert (after.loc[flipped, one] == before.loc[flipped, other]).all()
+    assert after[~flipped].equals(before[~flipped])
+
+
+def test_the_fingerprint_names_labels_and_order():
+    pairs = (many(), turned(many()), flip_labels(many(), 0.5, 1))
+    assert len({each.fingerprint for each in pairs}) == 3
+    assert pairs_from_rows(rows(200), "test").fingerprint == many().fingerprint
+
+
+def test_oracle_states_follow_the_scores():
+    # One step of 0.25 is still a tie.
+    pairs = pairs_from_rows([row(i, gap=i / 4 - 0.25) for i in range(5)], "test")
+    assert list(mark_oracle_states(pairs).dataset["oracle_state"]) == [*["tie"] * 3, *["clean"] * 2]
+    turned = mark_oracle_states(flip_labels(pairs, 1.0, seed=0))
+    assert list(turned.dataset["oracle_state"]) == [*["tie"] * 3, *["flip"] * 2]
+
+
 def test_a_known_oracle_state_follows_the_flip():
     clean = mark_oracle_states(many())
     flipped = flip_labels(clean, 0.3, 1)
@@ -366,7 +389,8 @@ def response(text, score, prompt="p"):
 RESPONSES = [
     response("a", 1.0), response("b", 1.0), response("c", 1.0),  # one pair, one left over
     response("d", 2.0), response("e", 2.0), response("e", 2.0),  # e counts once
-    response("f", 3.0), response("g", 3.0), response("g", 2.5),  # g has two scores: no pair
+    response("f", 3.0), response("g", 3.0), response("g", 2.5),  # two scores: no pair,
+    response("l", 3.0), response("l", 3.5),  # whichever of them is the smaller one
     response("a", 1.0, "q"), response("b", 1.0, "r"),  # different prompts do not meet
     response("h", 4.0), response("i", 4.0), response("j", 4.0), response("k", 4.0),  # two pairs
 ]  # fmt: skip
@@ -379,7 +403,7 @@ def test_responses_of_one_prompt_and_score_become_disjoint_pairs():
     assert (pool["score_chosen"] == pool["score_rejected"]).all()
     assert {"d", "e"} in texts
     assert frozenset.union(*(t for t in texts if t <= set("hijk"))) == set("hijk")
-    assert not any("g" in t or "f" in t for t in texts)
+    assert not any(t & set("fgl") for t in texts)
     assert content(tie_pool(RESPONSES[::-1])) == content(tie_pool(RESPONSES))
     assert content(tie_pool(Dataset.from_list(RESPONSES))) == content(tie_pool(RESPONSES))
 
@@ -407,14 +431,14 @@ def test_a_response_that_cannot_be_matched_is_a_sentence(wrong, sentence):
 
 def test_ties_of_the_world_are_of_other_prompts_and_kept_on_disk():
     model, tokenizer = load_policy("world")
-    pool = world_ties(model, tokenizer, 12, 0, Progress(), training_count=40)
+    pool = WorldSource((model, tokenizer)).ties(40, 0, Progress(), prompts=12)
     ties_of_the_world = table(pool)
     assert len(pool) > 5
     assert (ties_of_the_world["score_chosen"] == ties_of_the_world["score_rejected"]).all()
     prompts = {turns[-1]["content"] for turns in ties_of_the_world["prompt"]}
     first, then = (training_prompts(count, 0) for count in (40, 52))
     assert prompts <= {prompt.text for prompt in then} - {prompt.text for prompt in first}
-    again = world_ties(model, None, 12, 0, Progress(), training_count=40)  # nothing is sampled
+    again = WorldSource((model, None)).ties(40, 0, Progress(), prompts=12)  # nothing is sampled
     assert content(again) == content(pool)
 
 

@@ -2,18 +2,15 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-from transformers.utils.import_utils import is_serve_available
+from transformers import AutoTokenizer, GenerationConfig
 
 from plc_core.data import DataError
 from plc_core.data.world import RESPONSE_TOKENS, VOCABULARY
@@ -24,12 +21,11 @@ from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.benchmarks import Benchmark, Prompt, world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.generate import GENERATIONS, GenerationWarning, generate
-from plc_core.evaluation.policies import Decoding, LocalPolicy, ServerPolicy
+from plc_core.evaluation.policies import Decoding, LocalPolicy, ServerPolicy, _OwnNumbers
 from plc_core.files import RunError
 from plc_core.runs import create_run
 from tests.chat_server import serving
 from tests.paths import ROOT
-from tests.tiny_tokenizers import qwen
 from tests.waiting import wait_for
 
 WORD = VOCABULARY[20]  # the world knows no others
@@ -67,20 +63,14 @@ def test_greedy_answers_are_those_of_the_sampler_in_the_stable_schema(run, world
     assert found["response_tokens"].tolist() == [len(r.ids) for r in expected]
     assert found["prompt_id"].tolist() == [p.prompt_id for p in benchmark.prompts]
     assert set(found["decoding"]) == {"greedy"}
-    stored = run.table("generations/world-40.parquet")
+    stored = run.table("generations/world.parquet")
     assert list(stored.columns) == GENERATIONS.names
     pd.testing.assert_frame_equal(stored, found)
-    record = json.loads((run.path / "generations" / "world-40.json").read_text())
+    record = json.loads((run.path / "generations" / "world.json").read_text())
     said = record["trained, greedy"]
     assert said["benchmark"]["fingerprint"] == benchmark.fingerprint
     assert said["decoding"] == {"max_new_tokens": RESPONSE_TOKENS, "temperature": 0.0}
     assert (said["answers"], said["cut_off"], said["empty"]) == (40, 0, 0)
-
-
-def test_the_worlds_805_prompts_take_seconds(run, world):
-    start = time.process_time()
-    assert len(answers(run, world_benchmark(805), LocalPolicy(*world))) == 805
-    assert time.process_time() - start < 60
 
 
 def test_continuous_batching_gives_the_same_tokens(run, world):
@@ -108,6 +98,9 @@ def test_a_sampled_answer_depends_on_its_prompt_and_the_seed_alone(run, world):
     other = answers(run, part, LocalPolicy(*world), Decoding(64, temperature=1.0, seed=4))
     assert other["response"].tolist() != whole["response"].tolist()[:7]
     assert set(other["decoding"]) == {"sampled T=1 seed=4"}
+    config = GenerationConfig(max_new_tokens=4)
+    one, two = _OwnNumbers([[1, 2], [1, 3]], config, SAMPLED).uniforms.tolist()
+    assert one != two
     little = Decoding(64, temperature=1.0, top_p=1e-6)
     greedy = answers(run, part, LocalPolicy(*world))
     assert answers(run, part, LocalPolicy(*world), little)["response"].equals(greedy["response"])
@@ -120,10 +113,6 @@ def test_sampling_by_inversion_has_the_distribution_of_the_model(world):
     ids = prompt_ids(tokenizer, turns)
     with torch.inference_mode():
         shares = (model(torch.tensor([ids])).logits[0, -1] / 1.5).softmax(-1).numpy()
-    from transformers import GenerationConfig
-
-    from plc_core.evaluation.policies import _OwnNumbers
-
     counts = np.zeros(len(shares))
     config = GenerationConfig(max_new_tokens=1)
     scores = torch.log(torch.from_numpy(shares))[None] * 1.5
@@ -187,7 +176,7 @@ def test_rows_of_other_policies_stay_and_ones_own_are_replaced(run, world):
     answers(run, world_benchmark(5), LocalPolicy(*world), name="reference")
     for _ in range(2):
         answers(run, world_benchmark(5), LocalPolicy(*world), name="trained")
-    found = run.table("generations/world-5.parquet")
+    found = run.table("generations/world.parquet")
     assert found.groupby("policy").size().to_dict() == {"reference": 5, "trained": 5}
 
 
@@ -268,31 +257,6 @@ def test_the_second_turn_sees_the_models_own_first_answer(run):
     ]
     assert json.loads(found["conversation"].iloc[2]) == seen[2]
     assert found["response"].iloc[2] == "answer 3"
-
-
-def test_the_second_turn_of_a_model_here_sees_its_own_first_answer(run):
-    """A model with random weights, as the world's takes one turn."""
-    torch.manual_seed(0)
-    tokenizer = qwen()
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64,
-            num_attention_heads=4, num_hidden_layers=2, initializer_range=0.5,
-        )
-    ).eval()  # fmt: skip
-    first, second = "Hello there", "How are you?"
-    benchmark = Benchmark("mt", (Prompt("a", (first, second)), Prompt("b", (second,))))
-    found = answers(run, benchmark, LocalPolicy(model, tokenizer), Decoding(12))
-    found = found.set_index(["prompt_id", "turn"])
-    seen = json.loads(found.loc[("a", 2), "conversation"])
-    assert seen == [
-        {"role": "user", "content": first},
-        {"role": "assistant", "content": found.loc[("a", 1), "response"]},
-        {"role": "user", "content": second},
-    ]
-    (expected,) = sample(model, tokenizer, [prompt_ids(tokenizer, seen)], "greedy", 12, 0)
-    assert found.loc[("a", 2), "response"] == expected.text
-    assert found.loc[("a", 2), "response"] != found.loc[("b", 1), "response"]
 
 
 def test_cut_off_and_empty_answers_are_marked_and_counted(run, world):
@@ -377,23 +341,3 @@ def test_what_a_server_could_not_answer_is_named_and_the_rest_is_kept(run):
         # Other weights under the same name are asked anew.
         answers(run, two_turns(), ServerPolicy(there, "w2"))
         assert len(server.requests) - before == 5
-
-
-@pytest.mark.skipif(not is_serve_available(), reason="transformers serve needs fastapi and openai")
-def test_transformers_serve_answers_as_the_model_does(run, world):
-    model = world[1].name_or_path
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = f"serve {model} --port {port} --device cpu --dtype float32"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "transformers.cli.transformers", *command.split()]
-    )
-    try:
-        local = answers(run, world_benchmark(5), LocalPolicy(*world), name="local")
-        there = ChatServer(model, f"http://127.0.0.1:{port}/v1", "openai", concurrency=1)
-        served = answers(run, world_benchmark(5), ServerPolicy(there, "sft"), name="served")
-        assert served["response"].tolist() == local["response"].tolist()
-    finally:
-        process.terminate()
-        process.wait()

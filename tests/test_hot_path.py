@@ -32,6 +32,9 @@ TINY = {
     "num_key_value_heads": 2, "vocab_size": 97, "head_dim": 8, "pad_token_id": 0,
 }  # fmt: skip
 FAMILIES = {
+    "llama": {"model_type": "llama"},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "mistral": {"model_type": "mistral", "sliding_window": None},
     "qwen3": {"model_type": "qwen3", "tie_word_embeddings": True},
     "phi": {"model_type": "phi", "num_key_value_heads": 4},  # a head with a bias
     "gemma": {"model_type": "gemma", "tie_word_embeddings": True},
@@ -61,9 +64,10 @@ def qwen():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_log_probs_and_gradients_equal_those_of_plain_forwards(family):
+@pytest.mark.parametrize("row_tokens", [1, 64, 1000])
+def test_packed_log_probs_and_gradients_equal_those_of_plain_forwards(family, row_tokens):
     model, rows = tiny(**FAMILIES[family]), random_rows(SHAPES)
-    chosen, rejected = pair_logps(model, PairCollator(64)(rows))
+    chosen, rejected = pair_logps(model, PairCollator(row_tokens)(rows))
     (chosen - 2 * rejected).sum().backward()
     packed = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()

@@ -36,7 +36,7 @@ from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.data.votes import vote_group
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
-from tests.fake_run import write_fake_run
+from tests.fake_run import still_training, write_fake_run
 from tests.huge_run import write_huge_run
 
 
@@ -135,7 +135,7 @@ def test_values_that_are_no_numbers_are_left_out() -> None:
 
 
 def test_a_live_run_is_added_to(tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "live", pairs=300, epochs=3)
+    path = still_training(write_fake_run(tmp_path, "live", pairs=300, epochs=3))
     later = sorted((path / "visits").iterdir())[1:]
     aside = tmp_path / "aside"
     aside.mkdir()
@@ -153,7 +153,7 @@ def test_a_live_run_is_added_to(tmp_path: Path) -> None:
 
 
 def test_growing_gives_what_reading_at_once_gives(tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "live", pairs=300, epochs=3)
+    path = still_training(write_fake_run(tmp_path, "live", pairs=300, epochs=3))
     whole = digest(open_run(path))
     expected, steps = pd.read_parquet(whole.pairs_path), whole.steps()
     counts = whole.counts("margin")
@@ -176,7 +176,7 @@ def test_growing_gives_what_reading_at_once_gives(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_whose_files_changed_is_read_again(tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "cut", pairs=300, epochs=3)
+    path = still_training(write_fake_run(tmp_path, "cut", pairs=300, epochs=3))
     run = open_run(path)
     digest(run)
     run.truncate_after(60)
@@ -329,7 +329,7 @@ def test_a_search_in_a_damaged_file_ends_with_a_sentence(tmp_path: Path) -> None
     (path / "pairs.parquet").write_bytes(whole[:-10])
     going_on = search(path, "kettle")
     going_on.wait(600, whole=True)
-    with pytest.raises(RunError, match=r"pairs\.parquet is cut short or no Parquet file"):
+    with pytest.raises(RunError, match=r"pairs\.parquet cannot be read: it is cut short or no"):
         going_on.rows()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 import warnings
 
 import numpy as np
@@ -336,34 +335,6 @@ def test_an_unreadable_verdict_is_asked_again_then_listed_and_never_guessed(runs
     assert len(tries) == 10 + 6  # what was never read is asked anew, the rest is known
 
 
-def test_contradictory_verdicts_are_asked_again_then_listed_and_never_guessed(runs):
-    mine, base = runs
-    put(mine, ["torn", "late"])
-    put(base, ["x", "y"])
-    tries = []
-
-    def reply(body):
-        text = body["messages"][0]["content"]
-        tries.append("torn" in text)
-        if "torn" in text or tries.count(False) == 1:
-            return "[[A]] is better than [[B]]; [[7]] out of [[10]]", None
-        return "[[C]], I said [[C]]. Rating: [[4]]", None
-
-    with serving("anthropic", reply) as server:
-        with pytest.warns(JudgeWarning, match="no verdict on 1 of 2"):
-            table = compare_generations(mine, "b", judge(server), base)
-        assert table["win"].isna().tolist() == [True, False]
-        assert table["verdict"][1] == "tie"
-        assert "not one clear verdict in '[[A]] is better than [[B]]" in table["problem"][0]
-        assert "3 times" in table["problem"][0]
-        assert (tries.count(True), tries.count(False)) == (3, 2)
-        tries.clear()
-        with pytest.warns(JudgeWarning, match="no verdict on 1 of 2"):
-            scores = score_generations(mine, "b", judge(server))
-        assert scores["reward"].isna().tolist() == [True, False]
-        assert (tries.count(True), tries.count(False)) == (3, 2)
-
-
 def test_a_reply_kept_under_an_older_rule_is_read_anew(runs):
     """The cache holds a verdict that was guessed from the last of two: it is asked for again."""
     put(runs[0], ["one"])
@@ -581,35 +552,6 @@ def test_rewards_are_kept_and_named_by_weights(runs, tmp_path):
     assert (runs[0].path / "judgements" / "local-RM-b.parquet").exists()
 
 
-def test_scoring_takes_little_more_than_bare_forwards(runs, tmp_path):
-    """At least 80 % of the throughput of padded forwards sorted by length, tokenising and files
-    included. In processor time, the best of some: as many as a busy machine needs."""
-    answers = put_world(runs[0], 300)
-    folder = reward_model(tmp_path / "rm", hidden=256, layers=4)
-    bare, whole = [], []
-    for attempt in range(24):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PLC_CACHE", str(tmp_path / f"cache{attempt}"))
-            own = RewardModelJudge(folder, "fp32", "cpu")
-        rows = sorted(own._tokens(answers), key=len)
-        start = time.process_time()
-        with torch.inference_mode():
-            for at in range(0, len(rows), 32):
-                part = rows[at : at + 32]
-                longest = max(map(len, part))
-                own.model(
-                    torch.tensor([row + [0] * (longest - len(row)) for row in part]),
-                    torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in part]),
-                )
-        bare.append(time.process_time() - start)
-        start = time.process_time()
-        own.score(answers)
-        whole.append(time.process_time() - start)
-        if attempt >= 2 and min(bare) / min(whole) >= 0.8:
-            break
-    assert min(bare) / min(whole) >= 0.8
-
-
 def test_rewards_that_are_no_numbers_name_their_prompts(runs, tmp_path):
     put_world(runs[0], 20)
     broken = RewardModelJudge(reward_model(tmp_path / "rm"), "fp32", "cpu")
@@ -651,8 +593,8 @@ def test_gold_scores_generations_of_the_world(runs):
     generate(runs[0], world_benchmark(15), LocalPolicy(*load_policy("world")), Decoding(64))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table = score_generations(runs[0], "world-15", GoldJudge())
-    answers = runs[0].table("generations/world-15.parquet")
+        table = score_generations(runs[0], "world", GoldJudge())
+    answers = runs[0].table("generations/world.parquet")
     expected = [gold_reward(*row) for row in answers[["prompt", "response", "finished"]].to_numpy()]
     assert table["reward"].tolist() == expected
     assert isinstance(table, pd.DataFrame)

@@ -1,6 +1,7 @@
 """The control that moved as far: its beta, its choice, and win rates counted by other means."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from notebooks.studies.kl_control import (
-    MEAN,
-    POOLED,
-    find_controls,
-    headline,
-    matched_beta,
-    mean_kl,
-    of_benchmarks,
-    win_rates,
-    win_rates_shown,
-)
-from notebooks.studies.kl_sentences import beyond_control, results_in_words
+from notebooks.studies.kl_control import find_controls, matched_beta, mean_kl
+from notebooks.studies.kl_sentences import beyond_control, results_in_words, win_rates_shown
+from plc_core.evaluation.judged import ITSELF, JudgedRuns, read_evaluation
+from plc_core.evaluation.methods import Contestant
+from plc_core.evaluation.over_seeds import MEAN, POOLED, headline, of_benchmarks, win_rates
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
@@ -42,6 +36,7 @@ def judged(
             rows.append(
                 pd.DataFrame(
                     {"prompt_id": ids, "policy": policy, "decoding": decoding, "reward": values}
+                    | {"turn": 1, "category": "", "response": "so"}
                 )
             )
     table = pd.concat(rows, ignore_index=True)
@@ -58,10 +53,31 @@ def judged(
     return open_run(path)
 
 
+def as_judged(decodings=("greedy", "sampled")):
+    """Reads runs of `judged`, in the place of what would answer and judge."""
+    files = {"world": {decoding: decoding for decoding in decodings}}
+    sizes = {"world": PROMPTS}
+    return JudgedRuns(
+        lambda run: read_evaluation([Contestant(ITSELF, run)], files, ["gold"], ITSELF, sizes)
+    )
+
+
+JUDGED = as_judged()
+
+
+def rates(methods, control=None, benchmarks=None, judged=JUDGED):
+    """Win rates against DPO; `benchmarks` are of prompts, in place of the one."""
+    evaluation = judged.together(methods, "DPO")
+    if benchmarks:
+        named = evaluation.judged["prompt_id"].map(benchmarks)
+        evaluation = replace(evaluation, judged=evaluation.judged.assign(benchmark=named))
+    return win_rates(evaluation, control)
+
+
 def find_control(method, dpo, train, rounds=2):
     """The control of one case."""
-    found = find_controls({"one": (method, dpo)}, lambda b: {"one": train(b["one"])}, rounds)
-    return found["one"]
+    cases = {"one": (method, dpo)}
+    return find_controls(cases, lambda b: {"one": train(b["one"])}, JUDGED, rounds)["one"]
 
 
 @pytest.fixture
@@ -136,56 +152,17 @@ def test_controls_of_a_round_are_asked_for_at_once(runs, tmp_path):
         }
 
     case = (runs["PLC-DPO"], [runs["DPO"]])
-    target = mean_kl(runs["PLC-DPO"]).mean
-    found = find_controls({"a": case, "b": case}, train)
+    target = mean_kl(runs["PLC-DPO"], JUDGED).mean
+    found = find_controls({"a": case, "b": case}, train, JUDGED)
     assert asked == [["a", "b"], ["b"]]
     assert found["a"].matched == (abs(2.0 - target) <= 0.1 * target)
     assert not found["b"].matched
 
 
-def test_win_rates_are_those_counted_with_pandas(runs) -> None:
-    table = win_rates(runs, runs["DPO"], runs["control"])
-    assert set(table["method"]) == {"PLC-DPO", "control"}
-    row = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "sampled")].iloc[0]
-    shares, over = [], []
-    for mine, base, held in zip(*(runs[k] for k in ("PLC-DPO", "DPO", "control")), strict=True):
-        own, other, third = (
-            run.table("judgements/gold-world.parquet")
-            .query("policy == 'trained' and decoding == 'sampled'")
-            .set_index("prompt_id")["reward"]
-            for run in (mine, base, held)
-        )
-        wins = (own > other) + (own == other) / 2
-        shares.append(wins.mean())
-        over.append((wins - ((third > other) + (third == other) / 2)).mean())
-    assert row["win_rate"] == pytest.approx(100 * np.mean(shares))
-    assert row["by_seed"] == ", ".join(f"{100 * s:.1f}" for s in shares)
-    assert row["over_control"] == pytest.approx(100 * np.mean(over))
-    assert row["low"] < row["win_rate"] < row["high"]
-    assert (row["n"], row["seeds"]) == (PROMPTS, 2)
-    assert row["kl"] == pytest.approx(2.0)
-    held_itself = table[table["method"] == "control"]
-    assert held_itself["over_control"].isna().all()
-
-
-def test_benchmarks_split_the_prompts(runs) -> None:
-    names = {f"p{i}": "even" if i % 2 == 0 else "odd" for i in range(PROMPTS)}
-    whole = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"])
-    parts = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"], benchmarks=names)
-    assert list(dict.fromkeys(parts["benchmark"])) == [MEAN, POOLED, "even", "odd"]
-    for decoding, rows in parts.groupby("decoding"):
-        alone = of_benchmarks(rows)
-        pooled = np.average(alone["win_rate"], weights=alone["n"])
-        assert pooled == pytest.approx(whole.set_index("decoding").loc[decoding, "win_rate"])
-        assert pooled == pytest.approx(rows.set_index("benchmark").loc[POOLED, "win_rate"])
-    with pytest.raises(JoinError, match="59 of 60 prompts are in no benchmark"):
-        win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"], benchmarks={"p0": "x"})
-
-
 def test_benchmarks_weigh_alike_whatever_their_size(runs) -> None:
     """As in the paper: one of 50 prompts counts no more than one of 10."""
     names = {f"p{i}": "small" if i < 10 else "large" for i in range(PROMPTS)}
-    table = win_rates(runs, runs["DPO"], runs["control"], benchmarks=names)
+    table = rates(runs, "control", names)
     for _, rows in table.groupby(["method", "decoding"]):
         own = rows.set_index("benchmark")
         alone = own.loc[["small", "large"]]
@@ -204,7 +181,7 @@ def test_benchmarks_weigh_alike_whatever_their_size(runs) -> None:
 
 def test_rows_of_one_place_are_refused(runs) -> None:
     """A row that hid another did so without a word."""
-    table = pd.concat([win_rates(runs, runs["DPO"]).assign(rate=rate) for rate in (0.0, 0.3)])
+    table = pd.concat([rates(runs).assign(rate=rate) for rate in (0.0, 0.3)])
     shown = win_rates_shown(table, {"rate": "injected ties", "method": "method"})
     assert ("0.3", "PLC-DPO") in shown.index
     assert len(shown) == 4
@@ -213,7 +190,7 @@ def test_rows_of_one_place_are_refused(runs) -> None:
 
 
 def test_without_control_and_sampled_answers_there_are_no_such_columns(runs) -> None:
-    table = win_rates(runs, runs["DPO"], decodings=["greedy"])
+    table = rates(runs, judged=as_judged(["greedy"]))
     assert not set(table) & {"kl", "kl_low", "control_kl", "over_control"}
     shown = win_rates_shown(table)
     assert list(shown) == ["win %, greedy", "seeds × prompts"]
@@ -223,32 +200,32 @@ def test_without_control_and_sampled_answers_there_are_no_such_columns(runs) -> 
     assert "control" not in said
     assert "1 intervals" in said
     with pytest.raises(RunError, match="needs sampled answers"):
-        win_rates(runs, runs["DPO"], runs["control"], decodings=["greedy"])
+        rates(runs, "control", judged=as_judged(["greedy"]))
 
 
 def test_one_baseline_may_serve_all_seeds_and_others_are_paired_by_seed(runs) -> None:
-    one = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"][:1])
+    one = rates({"PLC-DPO": runs["PLC-DPO"], "DPO": runs["DPO"][:1]})
     assert one["seeds"].tolist() == [2, 2]
-    backwards = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"][::-1])
-    forwards = win_rates({"PLC-DPO": runs["PLC-DPO"]}, runs["DPO"])
+    backwards = rates({"PLC-DPO": runs["PLC-DPO"], "DPO": runs["DPO"][::-1]})
+    forwards = rates({"PLC-DPO": runs["PLC-DPO"], "DPO": runs["DPO"]})
     pd.testing.assert_frame_equal(backwards, forwards)
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path: Path) -> None:
     fewer = judged(tmp_path, "fewer", 1.0, 1.0, prompts=50)
-    with pytest.raises(JoinError, match=r"fewer against dpo0, greedy: .*10 of 60 are missing"):
-        win_rates({"x": [fewer]}, runs["DPO"][:1])
+    with pytest.raises(JoinError, match=r"greedy, method x, seed 0: .*10 of 60 are missing"):
+        rates({"x": [fewer], "DPO": runs["DPO"][:1]})
     third = judged(tmp_path, "third", 1.0, 1.0, seed=3)
-    with pytest.raises(RunError, match="'third' has seed 3, and 0 baseline runs do"):
-        win_rates({"x": [third]}, runs["DPO"])
+    with pytest.raises(JoinError, match="method x, seed 3: there are no rewards of the baseline"):
+        rates({"x": [third], "DPO": runs["DPO"]})
     other = judged(tmp_path, "other", 1.0, 1.0)
     change_json(other.path / "run.json", reference={"model": "b" * 16})
     with pytest.raises(RunError, match="do not start from the same model"):
-        win_rates({"x": [open_run(other.path)]}, runs["DPO"][:1])
+        rates({"x": [open_run(other.path)], "DPO": runs["DPO"][:1]})
 
 
 def test_the_table_and_the_sentence_show_sign_interval_and_n(runs) -> None:
-    table = win_rates(runs, runs["DPO"], runs["control"])
+    table = rates(runs, "control")
     shown = win_rates_shown(table)
     assert shown.loc["PLC-DPO", "seeds × prompts"] == "2 × 60"
     assert shown.loc["control", "over KL control, greedy"] == "–"
@@ -256,29 +233,22 @@ def test_the_table_and_the_sentence_show_sign_interval_and_n(runs) -> None:
     own, base = (runs[m][0].table("judgements/gold-world.parquet") for m in ("PLC-DPO", "DPO"))
     keep = (own["policy"] == "trained") & (own["decoding"] == "greedy")
     level = (own[keep]["reward"].to_numpy() == base[keep]["reward"].to_numpy()).mean()
-    one = win_rates({"PLC-DPO": runs["PLC-DPO"][:1]}, runs["DPO"][:1])
+    one = rates({"PLC-DPO": runs["PLC-DPO"][:1], "DPO": runs["DPO"][:1]})
     assert one.loc[one["decoding"] == "greedy", "ties"].item() == pytest.approx(100 * level)
     # An interval of no width would read as a certainty.
     assert (
         win_rates_shown(table.assign(ties=100.0)).loc["PLC-DPO", "win %, greedy"].count("all ties")
     )
-    near = {"kl": 2.0, "control_kl": 1.9}
-    line = {"over_control": 2.0, "over_low": 0.5, "over_high": 3.0, **near}
-    assert beyond_control(line).startswith("+2.0 points [+0.5, +3.0] beyond the control of like KL")
-    assert beyond_control(line).endswith("more than it")
-    assert beyond_control(line | {"over_low": -1.0}).endswith("no difference shown")
-    below = {"over_control": -2.0, "over_low": -3.0, "over_high": -0.5, **near}
-    assert beyond_control(below).endswith("less than it")
-    assert "no control" in beyond_control(line | {"over_control": math.nan})
-    assert mean_kl(runs["DPO"]).n == 2 * PROMPTS
+    assert "no control" in beyond_control({"over_control": math.nan})
+    assert mean_kl(runs["DPO"], JUDGED).n == 2 * PROMPTS
 
 
 def test_a_control_that_moved_less_is_not_said_to_be_of_like_kl(runs) -> None:
-    table = win_rates(runs, runs["DPO"], runs["DPO"])
+    table = rates(runs | {"held": runs["DPO"]}, "held")
     [row] = table[(table["method"] == "PLC-DPO") & (table["decoding"] == "greedy")].to_dict(
         "records"
     )
-    assert row["control_kl"] == pytest.approx(mean_kl(runs["DPO"]).mean)
+    assert row["control_kl"] == pytest.approx(mean_kl(runs["DPO"], JUDGED).mean)
     said = beyond_control(row)
     assert "like KL" not in said
     assert "beyond the nearest control, whose KL is not matched (1.00 nats where" in said

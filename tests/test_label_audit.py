@@ -15,7 +15,7 @@ from plc_core.data import DataError, flip_labels
 from plc_core.engine.models import load_policy
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.label_audit import evidence_table
-from plc_core.label_audit.hidden_states import read_hidden_states
+from plc_core.label_audit.hidden_states import read_model
 from plc_core.label_audit.posterior import FlipModel, stacked
 from plc_core.label_audit.probe import PENALTIES, log_likelihood, out_of_fold, prompt_folds
 from plc_core.progress import Progress
@@ -122,7 +122,7 @@ def test_the_noise_rate_lies_in_its_interval_and_p_flip_is_calibrated(rate):
 
 def test_where_margins_say_nothing_the_noise_rate_is_not_known():
     margins = np.random.default_rng(0).normal(size=500)
-    noise = FlipModel(margins).noise()
+    noise = FlipModel(margins, reliability=0.0).noise()
     assert noise.rate is None
     assert noise.high - noise.low >= 0.3
     assert np.ptp(FlipModel(np.zeros(500)).p_flip(np.zeros(500))) == 0
@@ -203,7 +203,8 @@ def test_what_cannot_be_audited_is_a_sentence(pairs):
 def test_hidden_states_are_those_of_plain_forwards_and_computed_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PLC_CACHE", str(tmp_path))
     pairs = load_pairs("world", limit=40)
-    kept, rows, lengths = read_hidden_states(pairs, "world", 64, Progress())
+    kept, found = read_model(pairs, "world", 64, {"hidden states"}, Progress())
+    rows, lengths = found.hidden, found.token_lengths
     model, tokenizer = load_policy("world")
     tokens = tokenize_pairs(pairs, tokenizer, 64).dataset
     assert len(kept) == len(tokens) == len(lengths)
@@ -223,7 +224,9 @@ def test_hidden_states_are_those_of_plain_forwards_and_computed_once(tmp_path, m
         assert found.shape[1] == 2 * width
     # The other way round and from the disk: the same with the other sign.
     monkeypatch.setattr(type(model), "forward", None)
-    turned = read_hidden_states(flip_labels(pairs, 1.0, seed=0), "world", 64, Progress())[1]
+    turned = read_model(
+        flip_labels(pairs, 1.0, seed=0), "world", 64, {"hidden states"}, Progress()
+    )[1].hidden
     again = np.concatenate([block for _, block in turned[layer]()])
     np.testing.assert_array_equal(again, -found)
 
@@ -231,12 +234,12 @@ def test_hidden_states_are_those_of_plain_forwards_and_computed_once(tmp_path, m
 def test_damaged_parts_are_computed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("PLC_CACHE", str(tmp_path))
     pairs = load_pairs("world", limit=20)
-    rows = read_hidden_states(pairs, "world", 64, Progress())[1]
+    rows = read_model(pairs, "world", 64, {"hidden states"}, Progress())[1].hidden
     before = {layer: np.concatenate([b for _, b in read()]) for layer, read in rows.items()}
     (part,) = tmp_path.glob("hidden_states/*/*.npy")
     raw = bytearray(part.read_bytes())
     raw[-9] ^= 64
     part.write_bytes(raw)
-    rows = read_hidden_states(pairs, "world", 64, Progress())[1]
+    rows = read_model(pairs, "world", 64, {"hidden states"}, Progress())[1].hidden
     for layer, read in rows.items():
         np.testing.assert_array_equal(np.concatenate([b for _, b in read()]), before[layer])

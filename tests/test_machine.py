@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from plc_core.engine.arguments import Machine, check_machine, machine_warnings
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.machine import Machine, check_machine, machine_warnings
 from plc_core.engine.models import load_policy
 from plc_core.files import RunError
 

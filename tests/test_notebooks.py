@@ -21,7 +21,7 @@ from plc_core.batch.__main__ import main
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.report import write_report
 from plc_core.engine.config import TrainConfig
-from plc_core.evaluation.comparison import labels, summary_table, verdict
+from plc_core.evaluation.summary import labels, summary_table, verdict
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run
@@ -138,7 +138,7 @@ def test_the_summary_is_the_files(executed):
     rate = 100 * ((gap > 0).mean() + (gap == 0).mean() / 2)
     cell = table.loc["win % against DPO β=0.2, greedy", "PLC β=0.2"]
     assert cell.startswith(f"{rate:.1f} [")
-    sampled = plc.table("generations/world.parquet").query(
+    sampled = plc.table("generations/world-log-probs.parquet").query(
         "policy == 'trained' and decoding == 'sampled'"
     )
     kl = (sampled["policy_logp"] - sampled["reference_logp"]).mean()

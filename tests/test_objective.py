@@ -382,3 +382,56 @@ def test_each_number_of_a_recipe_can_be_replaced_alone():
     assert build_objective("plc", beta=0.1, alpha=0.9).router.calibration.alpha == 0.9
     with pytest.raises(ValueError, match="tau_dir"):
         build_objective("plc", beta=0.1, tau_dir=0)
+
+
+# ---- what is known of a pair before training ----------------------------------------------------
+
+
+def told(margins, p_flip=None, p_tie=None):
+    zero, one = torch.zeros_like(margins), torch.ones_like(margins)
+    return PairLogps(margins, zero, zero, zero, one, one, p_flip, p_tie)
+
+
+def test_the_same_prior_for_all_pairs_is_the_paper():
+    """pi^0_i = (1 - t)(1 - f), (1 - t) f, t with f = flip / (clean + flip) is pi^0 itself."""
+    clean, flip, tie = (0.80, 0.08, 0.12)
+    m = torch.linspace(-3, 3, 13, dtype=torch.float64)
+    same = torch.full_like(m, flip / (clean + flip))
+    plain, own = (build_objective("plc", beta=1.0, warmup=0.0) for _ in range(2))
+    a = plain(told(m), progress=0.5)
+    b = own(told(m, same, torch.full_like(m, tie)), progress=0.5)
+    torch.testing.assert_close(b.loss, a.loss, rtol=1e-14, atol=1e-15)
+    for one, other in zip(a.routing, b.routing, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-14, atol=1e-15)
+    unknown = torch.full_like(m, torch.nan)
+    c = build_objective("plc", beta=1.0, warmup=0.0)(told(m, unknown, unknown), progress=0.5)
+    torch.testing.assert_close(c.loss, a.loss, rtol=1e-14, atol=1e-15)
+
+
+def test_a_pair_is_routed_by_its_own_prior():
+    """z = 0 for all, so that the energies are the priors: q = (1 - t)(1 - f), (1 - t) f, t."""
+    f, t = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([0.0, 0.2, 0.0])
+    router = Router("balanced", initial=(0.0, 1.0))
+    routing = router(torch.zeros(3), 0.5, update=False, told=(f, t))
+    expected = torch.tensor([[1.0, 0.0, 0.0], [0.4, 0.4, 0.2], [0.0, 1.0, 0.0]]).double()
+    found = torch.stack((routing.clean, routing.flip, routing.tie), 1)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    without = Router("balanced", states=("clean", "tie"), initial=(0.0, 1.0))
+    assert (without(torch.zeros(3), 0.5, update=False, told=(f, t)).flip == 0).all()
+
+
+def test_objectives_with_a_noise_rate_take_one_a_pair():
+    m, rates = torch.tensor([0.7, -0.2, 1.5]).double(), [0.1, 0.3, float("nan")]
+    for name, option in (("cdpo", "epsilon"), ("rdpo-robust", "epsilon"), ("re-po", "eta")):
+        own = build_objective(name, beta=1.0)(told(m, torch.tensor(rates)), progress=0.5).loss
+        for place, rate in enumerate(rates):
+            given = {option: 1 - rate if option == "eta" else rate} if rate == rate else {}
+            one = build_objective(name, beta=1.0, **given)(told(m), progress=0.5).loss
+            torch.testing.assert_close(own[place], one[place], rtol=1e-6, atol=1e-8)
+
+
+def test_a_label_that_says_nothing_leaves_the_robust_loss_finite():
+    loss = build_objective("rdpo-robust", beta=1.0)(
+        told(torch.tensor([1.0]), torch.tensor([0.9])), progress=0.5
+    ).loss
+    assert loss.isfinite().all()

@@ -387,10 +387,10 @@ def test_the_checkpoints(asked):
     assert len(of_benchmark) == 2 * 2 * 4 * 2  # methods, benchmarks, SFT and 3 steps, decodings
     for line in of_benchmark.to_dict("records"):
         folder = asked.shapes.runs / info[line["method"]][0]
-        policy = f"step-{line['step']}" if line["step"] else "reference"
+        policy = f"step-{line['step']}" if line["step"] else "step-0"
         own, start = (
             rewards(folder, "rm", line["benchmark"], who, line["decoding"])
-            for who in (policy, "reference")
+            for who in (policy, "step-0")
         )
         assert line["n"] == len(own)
         assert line["share"] == pytest.approx(line["step"] / 3)

@@ -10,8 +10,8 @@ from notebooks.studies.win_rate_study import BENCHMARK_NAMES
 from plc_core.analysis.paper import published
 from plc_core.batch.planning import plan_runs
 from plc_core.data import DATASETS
+from plc_core.engine.arguments import Machine, check_machine
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.machine import Machine, check_machine
 from plc_core.parameters import notebook_values
 from tests.paths import ROOT
 

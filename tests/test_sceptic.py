@@ -22,7 +22,7 @@ from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.length_control import length_controlled_cells, lengths_shown
 from plc_core.evaluation.methods import contestants
-from plc_core.evaluation.results import mean_and_worst, results
+from plc_core.evaluation.results import mean_and_worst
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdicts
 from tests.chat_server import serving
@@ -58,6 +58,12 @@ def made(tmp_path_factory):
     return runs, evaluation
 
 
+def only(evaluation, **where):
+    """The answers whose columns equal `where`."""
+    keep = (evaluation.judged[[*where]] == pd.Series(where)).all(axis=1)
+    return replace(evaluation, judged=evaluation.judged[keep])
+
+
 def read(run, relative):
     return pd.read_parquet(run.path / relative)
 
@@ -71,9 +77,9 @@ def rewards(runs, method, judge, decoding):
     return own.set_index("prompt_id")["reward"].sort_index()
 
 
-def answers(runs, method, decoding):
+def answers(runs, method, decoding, file="world"):
     run, policy = (runs["DPO"], "reference") if method == "SFT" else (runs[method], "trained")
-    table = read(run, "generations/world.parquet")
+    table = read(run, f"generations/{file}.parquet")
     own = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
     return own.set_index("prompt_id").sort_index()
 
@@ -99,7 +105,7 @@ def sign_test(wins, losses):
 def test_every_win_rate_interval_and_test(made):
     runs, evaluation = made
     cells = evaluation.cells()
-    table = results(evaluation)
+    table = evaluation.results()
     assert len(cells) == 2 * 2 * 2  # judges, decodings, SFT and PLC-DPO
     for line in cells.to_dict("records"):
         own, base = (
@@ -128,10 +134,10 @@ def test_every_win_rate_interval_and_test(made):
 
 def test_the_kl_and_the_control(made):
     runs, evaluation = made
-    table = results(evaluation)
+    table = evaluation.results()
     kl = {}
     for method in METHODS:
-        own = answers(runs, method, "sampled")
+        own = answers(runs, method, "sampled", "world-log-probs")
         ratios = own["policy_logp"] - own["reference_logp"]
         kl[method] = ratios.mean()
         lines = table[table["method"] == method]
@@ -188,7 +194,7 @@ def test_the_verdicts_of_the_pairwise_judge_in_both_decodings(made):
 
 def test_the_mean_and_the_worst_over_families(made):
     runs, evaluation = made
-    found = mean_and_worst(results(evaluation.only(judge="gold").by_category()))
+    found = mean_and_worst(only(evaluation, judge="gold").by_category().results())
     for line in found.to_dict("records"):
         own, base = (
             rewards(runs, method, "gold", line["decoding"]) for method in (line["method"], "DPO")
@@ -351,7 +357,7 @@ def test_prompts_that_are_left_out_are_told_at_equal_lengths_too(made):
         evaluation.judged["prompt_id"].iloc[0]
     )
     part = replace(evaluation, judged=evaluation.judged[~gone])
-    with pytest.raises(JoinError, match=r"PLC-DPO: The two sides answer different prompts"):
+    with pytest.raises(JoinError, match=r"PLC-DPO, seed 0: The two sides answer different"):
         length_controlled_cells(part)
     cells = length_controlled_cells(replace(part, incomplete="common"))
     by_method = cells[cells["judge"] != "long, side by side"].set_index("method")
@@ -363,7 +369,7 @@ def test_prompts_that_are_left_out_are_told_at_equal_lengths_too(made):
 def test_the_four_forms_say_the_same(made):
     """The data frame's numbers are those of the CSV, and as rounded those of the others."""
     _, evaluation = made
-    greedy = results(evaluation.only(judge="gold", decoding="greedy"))
+    greedy = only(evaluation, judge="gold", decoding="greedy").results()
     rows = greedy[greedy["win_rate"].notna()]
     table = win_table(rows)
     again = pd.read_csv(io.StringIO(table.csv()))

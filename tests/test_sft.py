@@ -25,15 +25,15 @@ from plc_core.engine.conversations import (
     conversation,
     conversation_ids,
     is_held_out,
-    source_rows,
     tokenize_conversations,
-    world_rows,
 )
 from plc_core.engine.models import ModelError, load_policy
 from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
 from plc_core.engine.sft import SftConfig, train_sft
+from plc_core.engine.sources import conversation_rows
 from plc_core.engine.templates import chat_format
 from plc_core.engine.world_sft import build_tokenizer
+from plc_core.engine.world_source import world_rows
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run
@@ -166,14 +166,14 @@ def test_conversations_of_one_prompt_are_on_one_side(chatml):
 def test_files_and_what_cannot_be_read(tmp_path):
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD) + "\n")
-    rows = list(source_rows(str(path), "train", None))
+    rows = list(conversation_rows(str(path), "train", None))
     assert [(row.file, row.number, row.value) for row in rows] == [
         ("chats.jsonl", 1, GOOD), ("chats.jsonl", 2, GOOD)
     ]  # fmt: skip
     with pytest.raises(DataError, match="no file or folder of pairs at"):
-        list(source_rows(str(tmp_path / "nothing.jsonl"), "train", None))
+        list(conversation_rows(str(tmp_path / "nothing.jsonl"), "train", None))
     with pytest.raises(DataError, match=r"'a/b' \(split 'train_sft'\) could not be read from the"):
-        list(source_rows("a/b", "train_sft", None))
+        list(conversation_rows("a/b", "train_sft", None))
 
 
 # ---- training ---------------------------------------------------------------------------------

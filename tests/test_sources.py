@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
-from plc_core.data import DATASETS, DataError, load_pairs, pairs_from_rows
+import plc_core
+from plc_core.data import DATASETS, DataError, load_pairs
 from plc_core.data.json_text import CHUNK
 from plc_core.files import cache_dir
 from tests.paths import shared_file
@@ -142,40 +143,6 @@ def test_messages_in_cells_of_text_are_read_in_every_format(tmp_path, kind):
     assert pairs.dataset["prompt"][:] == [SPOKEN[:1]] * len(CELLS)
     # What is no field of a pair stays as it was written.
     assert json.loads(pairs.dataset["metadata"][0]) == {"note": CELLS["JSON"]}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[1, 2, 3]", '["user", "assistant"]', '{"value": 3}', '{"answer": "Hello"}',
-        '[{"role": "CEO", "content": "leads"}]', '[{"name": "Bo", "role": "user"}]',
-        '[{"from": "user", "to": "root"}]', '{"model": "m", "messages": [{"role": "user", '
-        '"content": "Hi"}]}', '[{"role": "user", "content": "Hi"}]\nThat is one message.',
-        "{'role': someone}", '[{"role": "user", "content": "Hi"}, 5]', "[", '{"role": "user',
-        '"[1, 2]"', '"[" is a bracket',
-    ],
-)  # fmt: skip
-def test_an_answer_that_merely_looks_like_messages_stays_a_text(text):
-    [pair] = pairs_from_rows([{"prompt": "Hi", "chosen": text, "rejected": "No"}], "test").dataset
-    assert (pair["chosen"], pair["marks"]) == (text, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ('[{"role": "user", "content": "Hi"}, {"role": "assist', "wrong-type"),
-        ("[{'role': 'user', 'content': array(['Hi'])}]", "wrong-type"),
-        ('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assist', "wrong-type"),
-        ('[{"role": "assistant", "content": null}]', "wrong-type"),
-        ('[{"role": "user", "content": "Hi"}, {"role": "?", "content": "Ho"}]', "wrong-type"),
-        ('[{"role": "user", "content": "Hi"}]', "no-answer"),
-        ('[{"role": "assistant", "content": "Ho", "tool_calls": [1]}]', "unsupported-turn"),
-        ("[{'role': 'user', 'content': " + "(" * 300 + ")" * 300 + "}]", "wrong-type"),
-    ],
-)
-def test_messages_that_cannot_be_read_are_listed(text, rule):
-    report = pairs_from_rows([{"prompt": "Hi", "chosen": text, "rejected": "No"}], "test").report()
-    assert (report.count(rule), report.rows_kept) == (1, 0)
 
 
 def test_an_answer_with_commas_quotes_and_lines_survives_a_table(tmp_path):
@@ -473,9 +440,11 @@ def test_the_pinned_revisions_are_commits():
 
 
 def test_the_world_is_a_source():
-    pairs = load_pairs("world", 20)
+    pairs = plc_core.load_pairs("world", 20)
     assert len(pairs) == 20
     assert pairs.report().rows_read == 20
+    with pytest.raises(DataError, match=r"plc_core\.load_pairs gives"):
+        load_pairs("world", 20)  # the data room knows no model
 
 
 # ---- the cache -----------------------------------------------------------------------------------

@@ -10,23 +10,23 @@ from pydantic import ValidationError
 from notebooks import figures
 from notebooks.studies import (
     hard_pair_routing,
+    kl_control,
     label_noise,
     self_confirmation,
     study,
     tie_selectivity,
 )
-from notebooks.studies.chain_judged import ChainJudged
 from notebooks.studies.hard_pair_routing import HardPairConfig
-from notebooks.studies.kl_control import win_rates_shown
-from notebooks.studies.label_noise import CLEAN, CONTROL, SAME, NoiseConfig
+from notebooks.studies.kl_control import CONTROL
+from notebooks.studies.kl_sentences import win_rates_shown
+from notebooks.studies.label_noise import CLEAN, SAME, NoiseConfig
 from notebooks.studies.self_confirmation import ConfirmationConfig
 from notebooks.studies.study import concluded, keep, open_report, record
 from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core.batch.planning import plan_runs
-from plc_core.evaluation import kl_matching
 from plc_core.files import RunError
 from plc_core.runs import Run
-from tests.test_kl_control import judged
+from tests.test_kl_control import as_judged, judged
 
 
 @pytest.fixture
@@ -53,8 +53,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
                 ready.setdefault(label, []).append(made[name])
         return ready
 
-    for module in (label_noise, hard_pair_routing, tie_selectivity, self_confirmation):
+    for module in (label_noise, hard_pair_routing, tie_selectivity, self_confirmation, kl_control):
         monkeypatch.setattr(module, "trained", trained)
+    for module in (label_noise, tie_selectivity, self_confirmation):
+        monkeypatch.setattr(module, "judged_by", lambda config: as_judged(config.decodings))
     return found
 
 
@@ -202,16 +204,16 @@ def test_controls_and_sampled_decoding_can_be_left_out(kind, asked, tmp_path: Pa
 
 def test_controls_that_are_missing_are_told_apart(asked, tmp_path: Path, monkeypatch) -> None:
     named: list[str] = []
-    makes = label_noise.trained
+    makes = kl_control.trained
 
     def trained(config, variants, seeds=None, then=""):
         named.extend(label for label in variants if "control" in label)
         return makes(config, variants, seeds, then)
 
-    monkeypatch.setattr(label_noise, "trained", trained)
+    monkeypatch.setattr(kl_control, "trained", trained)
     # Each is asked for: nothing that is there matches, and every beta is a new one.
-    monkeypatch.setattr(kl_matching.Control, "matched", False)
-    monkeypatch.setattr(kl_matching, "matched_beta", lambda _, known: min(known) / 2)
+    monkeypatch.setattr(kl_control.Control, "matched", False)
+    monkeypatch.setattr(kl_control, "matched_beta", lambda _, known: min(known) / 2)
     found = self_confirmation.confirmation_runs(config(ConfirmationConfig, tmp_path))
     assert set(named) == {"KL control of PLC-DPO", "KL control of PLC-DPO, 30% warm-up"}
     assert {f"{CONTROL} of {method}" for method in found.controls} < set(found.named)
@@ -250,45 +252,20 @@ def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> 
     assert set(first.theta) == {"world<br>greedy", "world<br>sampled"}
 
 
-def test_studies_compare_over_the_prompts_that_training_answered(
-    tmp_path: Path, monkeypatch
-) -> None:
-    """Another study's evaluation leaves answers to more or fewer prompts of the world."""
-    same = judged(tmp_path, "same", 1.0, 1.0, eval_prompts=60)
-    fewer = judged(tmp_path, "fewer", 1.0, 1.0, prompts=40, eval_prompts=60)
-    none = judged(tmp_path, "none", 1.0, 1.0, prompts=40, eval_prompts=0)
-    ready = {"a": [same, fewer], "b": [none]}
-    monkeypatch.setattr(study, "ensure_runs", lambda *_: ready)
-    again = []
-    monkeypatch.setattr(study, "evaluate", lambda run, count: again.append((run.name, count)))
-    assert study.trained(config(NoiseConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
-    assert again == [("fewer", 60)]
-    assert study.trained(config(HardPairConfig, tmp_path), {"a": {"objective": "dpo"}}) == ready
-    assert len(again) == 1  # a study without win rates reads no answers
-    with pytest.raises(
-        RunError, match=r"1 run lacks answers to just the prompts .*: fewer\. Set make"
-    ):
-        study.trained(config(NoiseConfig, tmp_path, make=False), {"a": {"objective": "dpo"}})
-    assert len(again) == 1
-
-
 def test_the_worlds_prompts_are_those_that_the_recipe_asks_for(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("eval_prompts: 24\n")
     values = {"recipe": str(recipe), "judge": "some/model"}
-    chain = study.judged_by(config(NoiseConfig, tmp_path, **values))
-    assert isinstance(chain, ChainJudged)
-    assert chain.config.eval_prompts == 24
-    assert chain.config.make
+    asked = study.evaluation_of(config(NoiseConfig, tmp_path, **values))
+    assert (asked.eval_prompts, asked.make) == (24, True)
     own = config(NoiseConfig, tmp_path, **values, common={"eval_prompts": 12}, make=False)
-    assert study.judged_by(own).config.eval_prompts == 12  # type: ignore[attr-defined]
-    assert not study.judged_by(own).config.make  # type: ignore[attr-defined]
+    assert (study.evaluation_of(own).eval_prompts, study.evaluation_of(own).make) == (12, False)
     recipe.write_text("eval_prompts: 0\n")
     with pytest.raises(ValidationError, match="answer no prompt of the benchmark 'world'"):
         config(NoiseConfig, tmp_path, **values)
     file = tmp_path / "prompts.jsonl"
     other = config(NoiseConfig, tmp_path, **values, benchmarks=[str(file)])
-    assert study.judged_by(other).config.benchmarks == [str(file)]  # type: ignore[attr-defined]
+    assert study.evaluation_of(other).benchmarks == [str(file)]
 
 
 def test_a_report_says_what_its_runs_are_and_when_they_are_too_small(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
-from plc_core.evaluation.cells import over_seeds
+from plc_core.evaluation.results import over_seeds
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError
 

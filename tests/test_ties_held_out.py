@@ -13,7 +13,8 @@ from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core import TrainConfig, train
 from plc_core.data import DATASETS, DataError, inject_ties, load_pairs, split_held_out
 from plc_core.data.held_out import prompt_digests
-from plc_core.engine.training_pairs import read_tie_pool, trained_and_held_out
+from plc_core.engine.sources import load_ties, source_of
+from plc_core.engine.training_pairs import trained_and_held_out
 from plc_core.files import RunError
 from plc_core.progress import Progress
 from tests.fake_run import change_json
@@ -91,7 +92,7 @@ def test_the_ties_of_ultrafeedbacks_four_answers(copy: Path) -> None:
     config = TrainConfig(
         name="x", data="ultrafeedback", model="m", tie_rate=0.3, tie_pool_files=str(copy)
     )
-    pool = read_tie_pool(config, Progress())
+    pool = load_ties(source_of(config.data), config, Progress())
     assert {p: own for p, own in found(pool).items() if p != "three alike"} == TIES
     assert len(found(pool)["three alike"]) == 1  # of three, no answer stands in two
     assert set(pool.table["source"].to_pylist()) == {"ultrafeedback"}
@@ -114,7 +115,8 @@ def test_the_dataset_is_pinned_and_a_file_serves_as_well(copy: Path) -> None:
     config = TrainConfig(
         name="x", data="own.jsonl", tie_rate=0.3, tie_pool=str(copy / "flan.jsonl")
     )
-    assert set(found(read_tie_pool(config, Progress()))) == {"one tie", "two ties", "three alike"}
+    pool = load_ties(source_of(config.data), config, Progress())
+    assert set(found(pool)) == {"one tie", "two ties", "three alike"}
     with pytest.raises(ValidationError, match="tie_rate needs a tie_pool: a file of pairs with"):
         TrainConfig(name="x", data="hh-rlhf", tie_rate=0.3)
     # So the tables of exact ties start from a recipe of the paper's alone.

@@ -1,7 +1,6 @@
 """Tokens: one boundary, one terminator, for any chat template; kept once, cut as documented."""
 
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from plc_core.engine.tokens import (
     truncation_table,
 )
 from plc_core.files import cache_dir
+from plc_core.storage import MANIFEST, is_whole
 from tests.tiny_tokenizers import (
     CHATML,
     FAMILIES,
@@ -399,25 +399,6 @@ def test_a_response_ends_with_exactly_one_terminator(tail):
     assert tokens["prompt_ids"].count(tokenizer.bos_token_id) == 1
 
 
-def test_the_same_pair_in_other_spellings_has_the_same_tokens():
-    question, one, other = "Say it again, user", "Hello there", "it is what it is"
-    asked = {"role": "user", "content": question}
-    answers = [{"role": "assistant", "content": text} for text in (one, other)]
-    spellings = [
-        row(question, one, other),
-        row([asked], one, other),
-        row(question, [asked, answers[0]], [asked, answers[1]]),
-        {"chosen": [asked, answers[0]], "rejected": [asked, answers[1]]},
-        {"prompt": [{"from": "human", "value": question}],
-         "chosen": [{"from": "gpt", "value": one}], "rejected": [{"from": "gpt", "value": other}]},
-        {"chosen": f"\n\nHuman: {question}\n\nAssistant: {one}",
-         "rejected": f"\n\nHuman: {question}\n\nAssistant: {other}"},
-    ]  # fmt: skip
-    tokenizer = llama_3()
-    seen = [tokens_of([spelling], tokenizer).dataset[0] for spelling in spellings]
-    assert all(tokens == seen[0] for tokens in seen)
-
-
 # ---- truncation ----------------------------------------------------------------------------------
 
 
@@ -511,7 +492,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def stored():
-    return sorted((cache_dir() / "tokens").glob("*.arrow"))
+    return sorted((cache_dir() / "tokens").glob("*/tokens.arrow"))
 
 
 def forbidden(*args):
@@ -553,18 +534,18 @@ def test_another_template_tokenizer_or_choice_of_pairs_never_hits(pairs, own_cac
     assert len(stored()) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "no seal", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no checksums", "empty"])
 def test_a_damaged_entry_is_made_again(world, pairs, own_cache, damage):
     whole = tokenize_pairs(pairs, world, 24).dataset[:]
     [path] = stored()
     content = bytearray(path.read_bytes())
-    if damage == "no seal":
-        path.with_suffix(".json").unlink()
+    if damage == "no checksums":
+        (path.parent / MANIFEST).unlink()
     elif damage == "flipped":
         content[len(content) // 2] ^= 1
     path.write_bytes({"cut": content[:-100], "empty": b""}.get(damage, bytes(content)))
     assert tokenize_pairs(pairs, world, 24).dataset[:] == whole
-    json.loads(path.with_suffix(".json").read_text())
+    assert is_whole(path.parent)
 
 
 # ---- keys, and processes -------------------------------------------------------------------------

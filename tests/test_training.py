@@ -23,14 +23,14 @@ from plc_core.engine.arguments import check_processes
 from plc_core.engine.checkpoints import load_trained, trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.models import load_policy
-from plc_core.engine.objective_state import STATE_FILE
+from plc_core.engine.objective_state import STATE_FILE, KnowsTiedWeights
 from plc_core.engine.pipeline import train
-from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.files import RunError
+from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, PairLogps, build_objective
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run
+from plc_core.storage import list_checksums
 from tests.fake_run import fake_info
 from tests.paths import ROOT
 
@@ -293,6 +293,15 @@ def copied(half, tmp_path):
     return config.model_copy(update={"resume": True, "runs_dir": str(tmp_path)})
 
 
+def as_before_checksums(run):
+    """Leave a run as versions left it that wrote no checksums of a checkpoint's files."""
+    info = read_json(run / "run.json")
+    del info["checksums"]
+    write_json(run / "run.json", info)
+    for path in run.glob("checkpoints/*/checksums.json"):
+        path.unlink()
+
+
 def truncated(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -318,10 +327,11 @@ def truncated(path):
         ("rng_state.pth", "truncate", r"rng_state\.pth of checkpoint-2 is damaged"),
     ],
 )  # fmt: skip
-def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
+def test_a_damaged_checkpoint_without_checksums_is_a_sentence_and_changes_nothing(
     half, tmp_path, name, damage, sentence
 ):
     config = copied(half, tmp_path)
+    as_before_checksums(tmp_path / "half")
     path = tmp_path / "half" / "checkpoints" / "checkpoint-2" / name
     if damage == "remove":
         path.unlink()
@@ -348,6 +358,9 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over(half, plc, tmp_path, damag
     checkpoints = tmp_path / "half" / "checkpoints"
     shutil.copytree(checkpoints / "checkpoint-2", checkpoints / "checkpoint-3")
     state = checkpoints / "checkpoint-3" / "trainer_state.json"
+    state.unlink()
+    list_checksums(checkpoints / "checkpoint-3")  # which are written before it
+    shutil.copy(checkpoints / "checkpoint-2" / state.name, state)
     if damage == "remove":
         state.unlink()
     elif damage == "truncate":
@@ -645,8 +658,8 @@ def test_evaluation_answers_held_out_prompts_and_says_the_kl(folder, plc):
     assert table["n"].tolist() == [24] * 4
     generations = plc.table("generations/world.parquet")
     assert len(generations) == 24 * 4
-    reference = generations[generations["policy"] == "reference"]
-    assert (reference["policy_logp"] == reference["reference_logp"]).all()
+    assert generations.groupby(["policy", "decoding"]).size().tolist() == [24] * 4
+    assert len(plc.table("generations/world-log-probs.parquet")) == 24
     trained = [turn[0]["content"] for turn in plc.pairs(["prompt"])["prompt"]]
     assert not set(trained) & set(generations["prompt"])
     assert load_trained(plc).num_parameters() == 354_304

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from plc_core import TrainConfig, train
 from plc_core.data import DataError
 from plc_core.engine.models import load_policy
-from plc_core.engine.order import VisitOrder, deal
+from plc_core.engine.packing import VisitOrder, deal
 from plc_core.engine.training_pairs import training_pairs
 from plc_core.progress import Progress
 

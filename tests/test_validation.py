@@ -9,7 +9,7 @@ import pytest
 
 from plc_core.data import RULES, DataError, Options, load_pairs, pairs_from_rows
 from plc_core.data.contamination import EvaluationPrompts
-from plc_core.data.facts import splitmix64
+from plc_core.data.staging import splitmix64
 from tests.paths import shared_file
 
 
@@ -56,11 +56,6 @@ def test_the_caller_decides_what_a_rule_does(action):
 def test_a_wrong_action_is_a_sentence(actions, sentence):
     with pytest.raises(DataError, match=sentence):
         read([row()], actions=actions)
-
-
-def test_a_kept_identical_pair_is_marked():
-    pairs = read([row("a", "a")], actions={"identical": "keep"})
-    assert list(pairs.dataset["marks"]) == [["identical"]]
 
 
 def test_a_row_is_left_out_under_one_rule_only():
@@ -187,49 +182,6 @@ def test_a_sample_is_the_same_for_everybody_and_grows_by_its_size():
 def test_the_sampling_hash_is_the_same_on_every_machine():
     # The first values of splitmix64 for the state 0 are published with the algorithm.
     assert splitmix64(np.array([0], np.uint64), 0)[0] == 0xE220A8397B1DCDAF
-
-
-@pytest.mark.parametrize(
-    ("scores", "marks"),
-    [
-        ((7, 7), ["equal-scores"]),
-        ((7.0, "7"), ["equal-scores"]),
-        ((6, 7), ["inverted-scores"]),
-        ((7, 6), []),
-        ((None, 7), []),
-        ((float("nan"), 7), []),
-    ],
-)
-def test_scores_tie_or_contradict_the_label(scores, marks):
-    pairs = read([row(score_chosen=scores[0], score_rejected=scores[1])])
-    assert list(pairs.dataset["marks"][0]) == marks
-
-
-def test_a_tie_by_scores_does_not_depend_on_the_order_of_the_answers():
-    one = read([row("a", "b", score_chosen=3, score_rejected=3)])
-    other = read([row("b", "a", score_chosen=3, score_rejected=3)])
-    assert list(one.dataset["marks"]) == list(other.dataset["marks"]) == [["equal-scores"]]
-
-
-def test_a_ten_of_ultrafeedback_is_marked_where_no_rating_confirms_it():
-    ten = {"score_chosen": 10, "score_rejected": 4}
-    good, bad = {"ratings_chosen": {"honesty": 5}}, {"ratings_chosen": {"honesty": 1}}
-    source = {"source": "ultrafeedback_binarized"}
-    marked = [
-        list(marks)
-        for marks in read(
-            [row("c", **ten), row("d", **ten, **source), row("e", **ten, **source, **good),
-             row("f", **ten, **source, **bad)]
-        ).dataset["marks"]
-    ]  # fmt: skip
-    assert marked == [[], ["ten-was-one"], [], ["ten-was-one"]]
-
-
-def test_ratings_that_contradict_the_scores_are_marked_and_kept_with_the_pair():
-    ratings = {"ratings_chosen": {"helpfulness": 4}, "ratings_rejected": {"helpfulness": 5}}
-    pairs = read([row(score_chosen=7, score_rejected=6.5, **ratings)])
-    assert list(pairs.dataset["marks"]) == [["ratings-disagree"]]
-    assert '"helpfulness": 4' in pairs.dataset["metadata"][0]
 
 
 def test_columns_that_are_swapped_wholesale_are_said_in_words():

@@ -5,11 +5,8 @@ Where an earlier digest has read the first of the files, it is gone on from ther
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from inspection.aggregate import MEASURES, OPTIONAL, VALUES, Counts, Tally
 from inspection.database import query
 from inspection.pair_table import Places, pair_table
 from inspection.run_files import RunFiles, Stamp
-from plc_core.files import RunError
+from plc_core.files import RunError, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +28,11 @@ _FILES_AT_ONCE = 400
 Told = Callable[[int, int], None]
 
 
-def make(files: RunFiles, home: Path, folder: Path, tell: Told) -> None:
-    """Write the digest of a run's `files` to `folder`, all of it or nothing.
+def make(files: RunFiles, earlier: Sequence[Path], folder: Path, tell: Told) -> None:
+    """Write the digest of a run's `files` to `folder`.
 
     Args:
-        home: where the earlier digests of the run's pairs are.
+        earlier: digests of the run's pairs, the newest first.
         tell: is called with the visit files read so far and all that are to be read.
 
     Raises:
@@ -43,7 +40,7 @@ def make(files: RunFiles, home: Path, folder: Path, tell: Told) -> None:
     """
     pairs = pair_table(files)
     places = Places(pairs["pair_id"].to_numpy(zero_copy_only=False), pairs["hash"].to_numpy())
-    tally, visited, rows = _continued(files, home, len(pairs)) or (Tally(len(pairs)), [], [])
+    tally, visited, rows = _continued(files, earlier, len(pairs)) or (Tally(len(pairs)), [], [])
     todo = files.visits[len(visited) :]
     parts = [todo[i : i + _FILES_AT_ONCE] for i in range(0, len(todo), _FILES_AT_ONCE)]
     for number, (part, (visits, counts)) in enumerate(_ahead(files, parts)):
@@ -52,14 +49,7 @@ def make(files: RunFiles, home: Path, folder: Path, tell: Told) -> None:
         tally.add(found, visits)
         rows.append(found.astype(np.int32))
         visited += [(*stamp, count) for stamp, count in zip(part, counts, strict=True)]
-    home.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".", dir=home))
-    try:
-        _write(scratch, pairs.drop_columns("hash"), tally, rows, visited)
-        shutil.rmtree(folder, ignore_errors=True)
-        scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    _write(folder, pairs.drop_columns("hash"), tally, rows, visited)
 
 
 def saved_counts(folder: Path, measure: str) -> Counts:
@@ -116,25 +106,24 @@ def _visits(files: RunFiles, part: tuple[Stamp, ...]) -> tuple[dict[str, NDArray
 
 
 def _continued(
-    files: RunFiles, home: Path, size: int
+    files: RunFiles, earlier: Sequence[Path], size: int
 ) -> tuple[Tally, list[tuple[str, int, int, int]], list[NDArray]] | None:
     """The tally of an earlier digest whose files are the first of today's; None without one."""
-    made = sorted(home.glob("*/digest.json"), key=lambda path: -path.stat().st_mtime)
-    for path in made:
-        stamps = [tuple(entry) for entry in json.loads(path.read_text())["stamps"]]
+    for made in earlier:
+        stamps = [tuple(entry) for entry in read_json(made / "digest.json")["stamps"]]
         read = tuple((name, size, time) for name, size, time, _ in stamps)
         if not read or read != files.visits[: len(read)]:
             continue
         tally = Tally(size)
-        before = pq.read_table(path.parent / "pairs.parquet", columns=list(tally.pairs))
+        before = pq.read_table(made / "pairs.parquet", columns=list(tally.pairs))
         tally.pairs = {
             name: before[name].to_numpy().astype(array.dtype) for name, array in tally.pairs.items()
         }
-        steps = pq.read_table(path.parent / "steps.parquet").to_pandas().set_index("step")
+        steps = pq.read_table(made / "steps.parquet").to_pandas().set_index("step")
         dense = steps.reindex(range(int(steps.index.max()) + 1), fill_value=0.0)
         tally.steps = {str(name): dense[name].to_numpy().copy() for name in dense}
-        tally.counts = {name: saved_counts(path.parent, name) for name in MEASURES}
-        return tally, stamps, [np.load(path.parent / "rows.npy")]
+        tally.counts = {name: saved_counts(made, name) for name in MEASURES}
+        return tally, stamps, [np.load(made / "rows.npy")]
     return None
 
 
@@ -185,4 +174,4 @@ def _write(
         "visited": [(name, count) for name, _, _, count in visited],
         "stamps": visited,
     }
-    (folder / "digest.json").write_text(json.dumps(said))
+    write_json(folder / "digest.json", said)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.files import RunError, cache_dir
+from plc_core.files import RunError, cache_dir, check_table
 
 THREADS = 2
 MEMORY = "500MB"
@@ -66,12 +67,22 @@ def query(
         RunError: where a file is missing, damaged, or not as a run writes it.
     """
     connection = cursor()
+    for path in _tables(parameters):
+        check_table(path)  # DuckDB does not look at checksums
     try:
         for name, table in (tables or {}).items():
             connection.register(name, table)
         return connection.sql(sql, params=list(parameters)).to_arrow_table()
     except duckdb.Error as error:
         raise RunError(_sentence(error, parameters)) from None
+
+
+def _tables(parameters: Sequence[Any]) -> Iterator[Path]:
+    """The Parquet files that a query is given, that are there."""
+    for given in parameters:
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, str) and value.endswith(".parquet") and Path(value).is_file():
+                yield Path(value)
 
 
 def frame(

@@ -7,7 +7,6 @@ truth: a digest is named after them, and made again where one that was read has 
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +21,11 @@ from inspection.aggregate import Counts
 from inspection.build import Told, make, saved_counts
 from inspection.database import frame
 from inspection.run_files import RunFiles, run_files
-from plc_core.files import cache_dir, exclusive
+from plc_core.files import cache_dir, read_json
 from plc_core.runs import Run
+from plc_core.storage import MANIFEST, cached_folder, is_whole
 
-VERSION = 4
+VERSION = 5
 KEPT_RUNS = 12
 """Digests of so many runs stay in the cache; those used longest ago go first."""
 
@@ -98,10 +98,8 @@ def digest(run: Run, tell: Told = lambda done, total: None) -> Digest:
     files = run_files(run)
     home = _home(run, files)
     folder = home / _key(*files.visits)
-    if not (folder / "digest.json").exists():
-        with exclusive(home):
-            if not (folder / "digest.json").exists():
-                make(files, home, folder, tell)
+    if not is_whole(folder):
+        cached_folder(folder, lambda new: make(files, _made(home), new, tell))
         _forget_old(home)
     return _open(folder, run.path)
 
@@ -110,15 +108,15 @@ def kept(run: Run) -> Digest | None:
     """The digest of `run` as its files are now, where it is in the cache; RunError as `digest`."""
     files = run_files(run)
     folder = _home(run, files) / _key(*files.visits)
-    return _open(folder, run.path) if (folder / "digest.json").exists() else None
+    return _open(folder, run.path) if is_whole(folder) else None
 
 
 def unread(run: Run) -> int:
     """Bytes of the visits that `digest` would read for `run` now, none of which is kept yet."""
     files = run_files(run)
     size = sum(size for _, size, _ in files.visits)
-    for path in _home(run, files).glob("*/digest.json"):
-        stamps = [tuple(entry[:3]) for entry in json.loads(path.read_text())["stamps"]]
+    for folder in _made(_home(run, files)):
+        stamps = [tuple(entry[:3]) for entry in read_json(folder / "digest.json")["stamps"]]
         if tuple(stamps) == files.visits[: len(stamps)]:
             size = min(size, sum(size for _, size, _ in files.visits[len(stamps) :]))
     return size
@@ -129,13 +127,12 @@ def newest(run: Run) -> Digest | None:
 
     Raises RunError where the run has no pairs, or a file leads elsewhere.
     """
-    home = _home(run, run_files(run))
-    made = sorted(home.glob("*/digest.json"), key=lambda path: path.stat().st_mtime)
-    return _open(made[-1].parent, run.path) if made else None
+    made = _made(_home(run, run_files(run)))
+    return _open(made[0], run.path) if made else None
 
 
 def _open(folder: Path, run: Path) -> Digest:
-    said = json.loads((folder / "digest.json").read_text())
+    said = read_json(folder / "digest.json")
     visited = tuple((str(name), int(count)) for name, count in said["visited"])
     return Digest(folder, run, visited, tuple(said["columns"]), said["size"], said["visits"])
 
@@ -148,12 +145,19 @@ def _key(*parts: Any) -> str:
     return hashlib.sha256(repr((VERSION, parts)).encode()).hexdigest()[:20]
 
 
+def _made(home: Path) -> list[Path]:
+    """The digests of one run's pairs that are whole, the newest first."""
+    return [path.parent for path in reversed(_lists(home)) if is_whole(path.parent)]
+
+
+def _lists(home: Path) -> list[Path]:
+    return sorted(home.glob(f"*/{MANIFEST}"), key=lambda path: path.stat().st_mtime)
+
+
 def _forget_old(home: Path) -> None:
     """Keep the last two states of this run, and the runs that were looked at last."""
-    states = sorted(home.glob("*/digest.json"), key=lambda path: path.stat().st_mtime)
-    for path in states[:-2]:
+    for path in _lists(home)[:-2]:
         shutil.rmtree(path.parent, ignore_errors=True)
-    homes = [folder for folder in home.parent.iterdir() if folder.is_dir()]
-    homes = [folder for folder in homes if any(folder.glob("*/digest.json"))]
+    homes = [folder for folder in home.parent.iterdir() if folder.is_dir() and _lists(folder)]
     for folder in sorted(homes, key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
         shutil.rmtree(folder, ignore_errors=True)

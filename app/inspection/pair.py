@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from inspection.digest import Digest
-from plc_core.files import RunError
+from plc_core.files import RunError, check_table
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,9 @@ def _value(column: pa.ChunkedArray) -> Any:
 
 
 def _row(path: str, place: int) -> pa.Table:
+    check_table(Path(path))
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.metadata.num_row_groups):
                 size = file.metadata.row_group(group).num_rows
                 if place < size:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.runs.visit_files import check_spans
 
 Stamp: TypeAlias = tuple[str, int, int]
 """Name, bytes and time of change of a file: equal stamps, equal content."""
@@ -31,7 +32,7 @@ def run_files(run: Run) -> RunFiles:
     """The files of `run`.
 
     Raises:
-        RunError: where it has no pairs yet, or a file leads elsewhere.
+        RunError: where it has no pairs yet, a file leads elsewhere, or visits are missing.
     """
     pairs = run.path / "pairs.parquet"
     try:
@@ -41,7 +42,11 @@ def run_files(run: Run) -> RunFiles:
     except FileNotFoundError:
         raise RunError(f"The run {run.name!r} has no pairs.parquet yet.") from None
     stamp = (pairs.name, state.st_size, state.st_mtime_ns)
-    return RunFiles(run.path, stamp, tuple(sorted(_visits(run.path / "visits"))))
+    visits = tuple(sorted(_visits(run.path / "visits")))
+    if run.has_checksums:
+        names = (name for name, *_ in visits)
+        check_spans(run.path / "visits", names, run.info.get("trained_steps"))
+    return RunFiles(run.path, stamp, visits)
 
 
 def _visits(folder: Path) -> list[Stamp]:

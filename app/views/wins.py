@@ -28,7 +28,7 @@ from win_table import LEGEND, in_words, kl_control_table, win_words, with_baseli
 
 from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.analysis.statistics import format_p
-from plc_core.evaluation.cells import win_rate_cells
+from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
 from plc_core.runs import Run

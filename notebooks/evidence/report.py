@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
-from pydantic import BaseModel, ConfigDict
 
 from notebooks.evidence.estimates import Estimate, Study, over_seeds
 from notebooks.evidence.estimates import read_study as read
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
+from plc_core.engine.config import Parameters
 from plc_core.files import RunError, project_path, resource
 from plc_core.runs import Run, create_run
 
@@ -19,10 +19,8 @@ LARGE = "Qwen2.5-7B"
 """The largest of the paper's models in its ablations."""
 
 
-class EvidenceConfig(BaseModel):
+class EvidenceConfig(Parameters):
     """The parameters of `notebooks/20_evidence.ipynb`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
@@ -45,7 +43,7 @@ def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
             f"{', '.join(there) or 'none'}."
         )
     info = {"kind": "analysis", "config": config.model_dump()}
-    report = create_run(project_path(config.runs_dir), config.name, info)
+    report = create_run(config.runs_folder, config.name, info)
     names = (config.model_study, config.world_study)
     model, world = (read(name, results / name) for name in names)
     return report, model, world

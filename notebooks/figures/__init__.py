@@ -2,6 +2,7 @@
 
 from notebooks.figures.dynamics import dynamics_over_kl, training_dynamics
 from notebooks.figures.judges import judges_side_by_side
+from notebooks.figures.label_audit import agreement, p_flip_histogram
 from notebooks.figures.methods import seed_dots, win_rate_against_kl, win_rate_dots
 from notebooks.figures.objectives import objective_curves
 from notebooks.figures.pairs import length_differences
@@ -26,6 +27,7 @@ from plc_core.analysis.figures import (
 )
 
 __all__ = [
+    "agreement",
     "correction_phases",
     "direction_kept",
     "disagreement",
@@ -37,6 +39,7 @@ __all__ = [
     "judges_side_by_side",
     "length_differences",
     "objective_curves",
+    "p_flip_histogram",
     "q_against_z",
     "reliability",
     "reward_against_kl",

@@ -12,7 +12,7 @@ from plc_core.analysis.figures.style import RUN_COLOURS, empty, finish
 def reward_against_kl(table: pd.DataFrame) -> go.Figure:
     """Gold reward against the KL to the reference, one panel a decoding, with 95 % intervals.
 
-    `table` is that of `evaluation.comparison.compare_rewards`; the reference stands at KL 0.
+    `table` is that of `evaluation.summary.compare_rewards`; the reference stands at KL 0.
     """
     if table.empty:
         return empty("No run has been judged yet.", 360)

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 from datasets import Dataset, disable_progress_bars
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from notebooks.overhead.arithmetic import matrix_rate, needed_flops
 from notebooks.overhead.benchmark import (
@@ -29,13 +29,13 @@ from notebooks.overhead.benchmark import (
 )
 from notebooks.overhead.table import DPO, PLC, REFERENCE
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.config import TrainConfig
+from plc_core.engine.config import Parameters, TrainConfig
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.training_pairs import training_pairs
-from plc_core.files import project_path, write_table
+from plc_core.files import write_table
 from plc_core.parameters import checked
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run
@@ -62,10 +62,8 @@ _GPU_TOKENS = 9216
 """Tokens of a forward that fit 80 GB at Qwen2.5-1.5B's shape without checkpointing."""
 
 
-class OverheadConfig(BaseModel):
+class OverheadConfig(Parameters):
     """The parameters of `notebooks/11_overhead.ipynb`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
@@ -113,7 +111,7 @@ class Work(NamedTuple):
 def open_overhead(config: OverheadConfig) -> Run:
     """The report's own folder; an older one of this name is replaced."""
     info = {"kind": "analysis", "config": config.model_dump(), **provenance()}
-    return create_run(project_path(config.runs_dir), config.name, info)
+    return create_run(config.runs_folder, config.name, info)
 
 
 def prepare_work(config: OverheadConfig, run: Run) -> Work:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from notebooks.studies.win_rate_study import BENCHMARK_NAMES, DPO
 from plc_core.analysis.paper import published
-from plc_core.evaluation.judged import SFT, Evaluation
+from plc_core.evaluation.comparison import SFT, Evaluation
 from plc_core.evaluation.results import interval
 
 PAPER = "paper, Claude Sonnet 4.6"

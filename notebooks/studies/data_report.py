@@ -10,9 +10,8 @@ from pydantic import Field
 from plc_core.data import Pairs
 from plc_core.engine.config import DataConfig
 from plc_core.engine.models import load_tokenizer
+from plc_core.engine.sources import source_of
 from plc_core.engine.tokens import Tokens, tokenize_pairs, truncation_table
-from plc_core.engine.training_pairs import read_pairs
-from plc_core.files import project_path
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run
 
@@ -30,12 +29,12 @@ class DataReportConfig(DataConfig):
 def open_data_report(config: DataReportConfig) -> Run:
     """The report's own folder; an older one of this name is replaced."""
     info = {"kind": "analysis", "config": config.model_dump()}
-    return create_run(project_path(config.runs_dir), config.name, info)
+    return create_run(config.runs_folder, config.name, info)
 
 
 def read_for_report(config: DataReportConfig, run: Run) -> Pairs:
     """The pairs; where they come from is kept in the report's folder."""
-    pairs = read_pairs(config, Progress(run))
+    pairs = source_of(config.data, config.data_revision).load(config, Progress(run))
     run.update_info(data={"origin": pairs.origin, "fingerprint": pairs.fingerprint})
     return pairs
 

@@ -51,7 +51,7 @@ def agreement(first: pd.Series, second: pd.Series, incomplete: Incomplete = "err
     a, b, report = join_prompts(first, second, incomplete, names=("first", "second"))
     if odd := sorted((set(a) | set(b)) - {0.0, 0.5, 1.0}):
         raise JoinError(f"A verdict is 1 (win), 0.5 (tie) or 0 (loss); one is {odd[0]:g}.")
-    own, other = (2 * a - 1).astype(int), (2 * b - 1).astype(int)
+    own, other = ((2 * side.to_numpy() - 1).astype(int) for side in (a, b))
     neither = (own != 0) & (other != 0)
     counts = np.zeros((3, 3), dtype=np.int64)
     if len(own):

@@ -1,4 +1,4 @@
-"""Win rates beside their KL control, in sentences: every interval, and which of them are clear."""
+"""Win rates beside their KL control for a reader: the table, each interval, and which are clear."""
 
 from __future__ import annotations
 
@@ -8,14 +8,53 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.evaluation.kl_matching import TOLERANCE
+from plc_core.evaluation.results import bracketed, is_matched
 
 
-def is_matched(line: Mapping[Any, Any]) -> bool:
-    """Whether the control of a row of `win_rates` moved as far as the method, within a tenth."""
-    return line["control_kl"] > 0 and abs(line["control_kl"] - line["kl"]) <= (
-        TOLERANCE * line["kl"]
-    )
+def win_rates_shown(table: pd.DataFrame, keys: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """The table as text: one row a method, benchmark and other keys, decodings side by side.
+
+    Args:
+        table: of `win_rates`.
+        keys: the columns that tell rows apart, by what they are called; None is the method alone.
+            Where there are several benchmarks, they are told apart too.
+
+    Raises:
+        ValueError: where two rows of the table have one place, as they have the same keys.
+    """
+    keys = dict(keys or {"method": "method"})
+    if len(set(table["benchmark"])) > 1:
+        keys["benchmark"] = "benchmark"
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for line in table.to_dict("records"):
+        key = tuple(_key(line[column]) for column in keys)
+        row = rows.setdefault(key, {})
+        name = str(line["decoding"])
+        if f"win %, {name}" in row:
+            raise ValueError(f"Two rows of the win rates are those of {key} in {name} decoding.")
+        text = bracketed(line[name] for name in ("win_rate", "low", "high"))
+        text += " all ties" if line["ties"] == 100 else ""
+        row[f"win %, {name}"] = text + (f" ({line['by_seed']})" if line["seeds"] > 1 else "")
+        if "over_control" in line:
+            over = "–"
+            if not math.isnan(line["over_control"]):
+                far = "" if is_matched(line["control_kl"], line["kl"]) else ", not matched"
+                over = f"{_beyond(line)}{far}"
+            row[f"over KL control, {name}"] = over
+        if "kl" in line:
+            row["KL, nats"] = bracketed((line["kl"], line["kl_low"], line["kl_high"]), 2)
+        row["seeds × prompts"] = f"{line['seeds']} × {line['n']}"
+    names = list(keys.values())
+    index: pd.Index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    if len(names) == 1:
+        index = pd.Index([key[0] for key in rows], name=names[0])
+    shown = pd.DataFrame(list(rows.values()), index=index)
+    last = [c for c in ("KL, nats", "seeds × prompts") if c in shown]
+    return shown[[c for c in shown if c not in last] + last].fillna("–")
+
+
+def _key(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def beyond_control(line: Mapping[Any, Any]) -> str:
@@ -34,7 +73,7 @@ def results_in_words(
 
     Args:
         rows: of `win_rates` against DPO on the same data, those of one method, one row a dose and
-            decoding (`kl_control.headline`); without a control nothing is said of one.
+            decoding (`over_seeds.headline`); without a control nothing is said of one.
         dose: the column that tells the data apart, as noise_rate.
         said: what a dose is in words, as "with 30% of the labels flipped".
         method: its name.
@@ -67,13 +106,16 @@ def results_in_words(
     return " ".join(sentences)
 
 
+def _beyond(line: Mapping[Any, Any]) -> str:
+    return bracketed((line["over_control"], line["over_low"], line["over_high"]), sign="+")
+
+
 def _points(line: Mapping[Any, Any]) -> str:
-    bounds = f"[{line['over_low']:+.1f}, {line['over_high']:+.1f}]"
-    return f"{line['over_control']:+.1f} points {bounds}"
+    return _beyond(line).replace(" ", " points ", 1)
 
 
 def _control(line: Mapping[Any, Any]) -> str:
-    if is_matched(line):
+    if is_matched(line["control_kl"], line["kl"]):
         return "the control of like KL"
     return (
         f"the nearest control, whose KL is not matched ({line['control_kl']:.2f} nats where the "

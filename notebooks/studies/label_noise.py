@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import Field, model_validator
 
-from notebooks.studies.chain_judged import ChainJudged
-from notebooks.studies.kl_control import (
-    Control,
-    find_controls,
-    headline,
-    of_benchmarks,
-    win_rates,
-)
+from notebooks.studies.kl_control import CONTROL, Control, controls_follow, controls_of
 from notebooks.studies.kl_sentences import results_in_words
 from notebooks.studies.study import (
     JudgedConfig,
@@ -25,18 +18,13 @@ from notebooks.studies.study import (
     trained,
 )
 from plc_core.analysis.paper import published
-from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.config import Objective
-from plc_core.evaluation.benchmarks import world_benchmark
-from plc_core.evaluation.kl_matching import ROUNDS as CONTROL_ROUNDS
-from plc_core.evaluation.kl_matching import Judged
+from plc_core.evaluation.judged import JudgedRuns
+from plc_core.evaluation.over_seeds import headline, of_benchmarks, win_rates
 from plc_core.runs import Run
-
-Key = TypeVar("Key")
 
 CLEAN, SAME = "clean DPO", "same-data DPO"
 """The paper's two baselines: DPO on uncorrupted labels, and DPO on the very same labels."""
-CONTROL = "KL control (DPO)"
 
 
 class NoiseConfig(JudgedConfig):
@@ -68,8 +56,7 @@ class NoiseRuns(NamedTuple):
     runs: dict[float, dict[str, list[Run]]]
     controls: dict[float, Control]  # empty where none are wanted
     spotlight: str  # its name in the paper
-    judged: Judged
-    decodings: Sequence[str]
+    judged: JudgedRuns
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -104,44 +91,7 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
     )
     for rate, control in controls.items():
         runs[rate][CONTROL] = control.runs
-    return NoiseRuns(runs, controls, paper_name(config.spotlight), judged, config.decodings)
-
-
-def controls_of(
-    config: JudgedConfig,
-    cases: Mapping[Key, tuple[list[Run], list[list[Run]]]],
-    data: Mapping[Key, dict[str, Any]],
-    judged: Judged,
-    names: Mapping[Key, str],
-) -> dict[Key, Control]:
-    """The controls of several cases (a method's runs, plain DPO's), each the plain DPO on its own
-    `data` (parameters of 01_train) that moved as far; what is missing is named by `names`. None
-    where the study has `kl_control` off.
-    """
-    if not config.kl_control:
-        return {}
-    then = "Other KL controls may follow: run the notebook again for their names."
-
-    def train(betas: Mapping[Key, float]) -> dict[Key, list[Run]]:
-        variants = {
-            names[key]: {**data[key], "objective": "dpo", "beta": beta}
-            for key, beta in betas.items()
-        }
-        ready = trained(config, variants, then=then)
-        return {key: ready[names[key]] for key in betas}
-
-    return find_controls(cases, train, judged=judged)
-
-
-def controls_follow(config: JudgedConfig, count: int) -> str:
-    """The sentence on KL controls, which have no names before the runs that they match exist."""
-    if not config.kl_control:
-        return ""
-    most = count * CONTROL_ROUNDS * len(config.seeds)
-    return (
-        f"Then up to {most} more follow: the KL controls, plain DPO at a β that depends on how far "
-        "these moved. Run the notebook again for their names."
-    )
+    return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
 def with_dpo(methods: Sequence[Objective]) -> list[Objective]:
@@ -160,37 +110,38 @@ def check_spotlight(spotlight: str, methods: Sequence[str]) -> None:
 def noise_table(found: NoiseRuns) -> pd.DataFrame:
     """Win rates of every method at every rate against both baselines.
 
-    The columns of `kl_control.win_rates` with noise_rate and baseline in front. At rate 0 the two
+    The columns of `over_seeds.win_rates` with noise_rate and baseline in front. At rate 0 the two
     baselines are one.
     """
-    return _table(found, None)
+    return _table(found, by_category=False)
 
 
 def table_by_benchmark(found: NoiseRuns, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `noise_table` of one benchmark each; where the world is the only one, its four
-    families of prompts.
+    """The rows of `noise_table` of one benchmark each; of a single benchmark with categories, of
+    one category each.
     """
-    if isinstance(found.judged, ChainJudged):
-        return of_benchmarks(table)
-    answered = found.runs[0.0]["DPO"][0].table("generations/world.parquet")["prompt_id"].nunique()
-    families = [prompt.family for prompt in held_out_prompts(answered)]
-    ids = [prompt.prompt_id for prompt in world_benchmark(answered).prompts]
-    return of_benchmarks(_table(found, dict(zip(ids, families, strict=True))))
+    own = of_benchmarks(table)
+    if len(set(own["benchmark"])) > 1:
+        return own
+    categories = of_benchmarks(_table(found, by_category=True))
+    return categories.assign(benchmark=categories["benchmark"].str.split(": ").str[-1])
 
 
-def _table(found: NoiseRuns, benchmarks: Mapping[str, str] | None) -> pd.DataFrame:
+def _table(found: NoiseRuns, by_category: bool) -> pd.DataFrame:
     frames = []
     clean = found.runs[0.0]["DPO"]
     for rate, methods in found.runs.items():
         if found.spotlight not in methods:
             continue  # plain DPO on clean labels, which was not asked for itself
-        control = found.controls[rate].runs if found.controls else None
         for baseline, against in ((CLEAN, clean), (SAME, methods["DPO"])):
-            table = win_rates(methods, against, control, benchmarks, found.decodings, found.judged)
-            if len(table):
-                table.insert(0, "noise_rate", rate)
-                table.insert(1, "baseline", baseline)
-                frames.append(table)
+            evaluation = found.judged.together({**methods, baseline: against}, baseline)
+            table = win_rates(
+                evaluation.by_category() if by_category else evaluation,
+                CONTROL if found.controls else None,
+            )
+            table.insert(0, "noise_rate", rate)
+            table.insert(1, "baseline", baseline)
+            frames.append(table)
     return pd.concat(frames, ignore_index=True)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from notebooks.studies.main_results import MainConfig
 from notebooks.studies.win_rate_study import DPO, PLC
 from plc_core.analysis.paper import published
-from plc_core.evaluation.judged import SFT
+from plc_core.evaluation.comparison import SFT
 from plc_core.evaluation.results import control_text, finding, interval, mean_and_worst
 
 CELLS = ["dataset", "model", "benchmark"]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from plc_core.files import project_path
+from plc_core.engine.config import Parameters
 from plc_core.objective import OBJECTIVES, PairLogps, build_objective
 from plc_core.runs import Run, create_run
 
 
-class ObjectivesConfig(BaseModel):
+class ObjectivesConfig(Parameters):
     """The parameters of `notebooks/objectives.ipynb`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
@@ -34,7 +32,7 @@ class ObjectivesConfig(BaseModel):
 def open_objectives(config: ObjectivesConfig) -> Run:
     """The report's own folder; an older one of this name is replaced."""
     info = {"kind": "analysis", "config": config.model_dump()}
-    return create_run(project_path(config.runs_dir), config.name, info)
+    return create_run(config.runs_folder, config.name, info)
 
 
 def objective_curves(config: ObjectivesConfig) -> pd.DataFrame:

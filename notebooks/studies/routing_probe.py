@@ -19,27 +19,27 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
-from plc_core.data import DATASETS, DataError, Pairs, load_pairs
+from plc_core.data import DataError, Pairs
 from plc_core.data.corruption import inject_ties, label_by_annotator, simulate_votes
 from plc_core.data.corruption.draws import uniform
 from plc_core.data.corruption.flips import reverse
-from plc_core.data.corruption.oracle import mark_oracle_states
+from plc_core.data.corruption.markers import mark_oracle_states
 from plc_core.data.held_out import first_pairs, of_prompts, prompt_digest
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.margins import policy_margins
 from plc_core.engine.models import load_policy, load_tokenizer
 from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.pipeline import objectives
+from plc_core.engine.sources import Source, load_ties, source_of
 from plc_core.engine.training_pairs import (
-    read_tie_pool,
+    policy_margins,
     trained_and_held_out,
     training_pairs,
 )
-from plc_core.engine.world_pairs import tie_prompts, world_pairs, world_ties
+from plc_core.engine.world_source import WorldSource
 from plc_core.evaluation.completeness import refuse_missing
-from plc_core.files import RunError, project_path, read_table, write_table
+from plc_core.files import RunError, read_table, write_table
 from plc_core.objective import Router
 from plc_core.objective.calibration import MarginCalibration
 from plc_core.progress import Progress
@@ -171,14 +171,13 @@ def held_out_pairs(run: Run, count: int, progress: Progress | None = None) -> Pa
         _, held_out = trained_and_held_out(own, progress or Progress(run))
         assert held_out is not None
         pairs = first_pairs(held_out, count)
-        return mark_oracle_states(pairs) if own.data == "world" else pairs
-    if own.data != "world":
-        return _test_split(run, own, count)
-    # The world's pairs are samples of its one starting policy, whatever the run's model is.
-    policy, tokenizer = load_policy("world")
-    seed = _HELD_OUT_SEED + own.seed
-    pairs = world_pairs(policy, tokenizer, count, seed, progress or Progress(run))
-    return mark_oracle_states(pairs)
+    else:
+        # The world's pairs are samples of its one starting policy, whatever the run's model is.
+        source = _source(own)
+        if not isinstance(source, WorldSource):
+            return _test_split(run, own, count)
+        pairs = source.pairs(count, _HELD_OUT_SEED + own.seed, progress or Progress(run))
+    return mark_oracle_states(pairs) if _source(own).scores_are_true else pairs
 
 
 def held_out_ties(run: Run, count: int, rate: float, progress: Progress | None = None) -> Pairs:
@@ -191,17 +190,18 @@ def held_out_ties(run: Run, count: int, rate: float, progress: Progress | None =
     """
     own = _config_of(run)
     pairs = held_out_pairs(run, count, progress)
-    if own.data == "world" and own.tie_pool is None:
-        policy, tokenizer = load_policy("world")
-        size, seed = len(pairs), _HELD_OUT_SEED + own.seed
-        pool = world_ties(
-            policy, tokenizer, tie_prompts(size), seed, progress or Progress(run), size
-        )
+    source = _source(own)
+    if isinstance(source, WorldSource) and own.tie_pool is None:
+        pool = source.ties(len(pairs), _HELD_OUT_SEED + own.seed, progress or Progress(run))
     else:
-        pool = read_tie_pool(own, progress or Progress(run))
+        pool = load_ties(source, own, progress or Progress(run))
         pool = of_prompts(pool, _trained_prompts(run), inside=False)
     ties = inject_ties(pairs, pool, rate, own.seed)
-    return mark_oracle_states(ties) if own.data == "world" else ties
+    return mark_oracle_states(ties) if source.scores_are_true else ties
+
+
+def _source(config: TrainConfig) -> Source:
+    return source_of(config.data, config.data_revision)
 
 
 def _test_split(run: Run, config: TrainConfig, count: int) -> Pairs:
@@ -209,18 +209,10 @@ def _test_split(run: Run, config: TrainConfig, count: int) -> Pairs:
 
     A file that names no split is read as any: its pairs beyond `num_pairs` are such.
     """
-    files = config.data_files
     why = "the run was trained on all of its prompts"
     try:
-        pairs = load_pairs(
-            config.data if config.data in DATASETS else project_path(config.data),
-            split="test",
-            files=project_path(files) if files else None,
-            revision=config.data_revision,
-            columns=config.data_columns,
-            actions=config.data_actions,
-            bounds=config.data_bounds,
-        )
+        whole = {"data_split": "test", "num_pairs": None, "evaluation_prompts": None}
+        pairs = _source(config).load(config.model_copy(update=whole), Progress())
         unseen = of_prompts(pairs, _trained_prompts(run), inside=False)
         if len(unseen):
             return first_pairs(unseen, count)

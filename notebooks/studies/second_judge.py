@@ -11,16 +11,18 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from notebooks.studies.judge_agreement import Agreement, agreement
-from notebooks.studies.local_judge import local_judge
 from notebooks.studies.win_rate_study import DPO, PLC, MethodsConfig, entries_of
 from plc_core.analysis.statistics import MeanInterval, spearman
 from plc_core.engine.config import Objective
-from plc_core.evaluation.judged import SFT, Evaluation
+from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
+from plc_core.evaluation.comparison import SFT, Evaluation
 from plc_core.evaluation.methods import Contestant
-from plc_core.evaluation.results import bounds, control_text, interval
+from plc_core.evaluation.results import bounds, bracketed, control_text, interval
 from plc_core.evaluation.win_rate import verdicts
+from plc_core.files import RunError, project_path
 from plc_core.parameters import ParameterError, checked
-from plc_core.runs import Run
+from plc_core.runs import Run, open_run, resolve
+from plc_core.storage import content_hash
 
 TRAINED = "trained"
 """The judge that the notebook trains itself, among the names of judges."""
@@ -40,8 +42,6 @@ class JudgesConfig(MethodsConfig):
 
     @model_validator(mode="after")
     def _judge(self) -> JudgesConfig:
-        from plc_core.engine.reward_model import RewardModelConfig  # loads torch
-
         if TRAINED in self.judges:
             try:
                 checked({**self.judge, "name": "judge"}, RewardModelConfig)
@@ -66,6 +66,36 @@ def judges_setup(config: JudgesConfig) -> Judges:
     run = local_judge(config.runs_dir, config.make, **config.judge)
     names = [str(run.path / "model") if name == TRAINED else name for name in config.judges]
     return Judges(entries, config.model_copy(update={"judges": names}), run)
+
+
+def local_judge(runs_dir: str, make: bool = True, **settings: str | int | float | None) -> Run:
+    """The reward model of these settings, trained where it is missing.
+
+    Args:
+        runs_dir: where run folders lie.
+        make: False raises where it is missing.
+        settings: of `RewardModelConfig`, as model, data, num_pairs, seed. For the embedded world
+            another seed than the policies' gives other pairs, with clean labels.
+
+    Returns:
+        Its run; the judge is `<run>/model`, and its accuracy on held-out prompts is in run.json.
+
+    Raises:
+        RunError: where it is missing and not to be made.
+    """
+    plain = RewardModelConfig(name="judge", **settings)  # type: ignore[arg-type]
+    name = f"judge-{content_hash(plain.model_dump(exclude={'name', 'runs_dir'}))[:10]}"
+    folder = resolve(project_path(runs_dir), name)
+    if folder.exists():
+        run = open_run(folder)
+        if run.is_trained and (folder / "model" / "config.json").exists():
+            return run
+    if not make:
+        raise RunError(
+            f"The reward model {name!r} is not in {project_path(runs_dir)}; set make to true to "
+            "train it, which takes about a minute in the embedded world."
+        )
+    return train_reward_model(plain.model_copy(update={"name": name, "runs_dir": runs_dir}))
 
 
 def with_names(evaluation: Evaluation, judge: Run | None) -> Evaluation:
@@ -188,4 +218,4 @@ def _share(value: MeanInterval) -> str:
 def _bounds(value: float, low: float, high: float) -> str:
     if math.isnan(value):
         return "n/a"
-    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{value:.2f}" if math.isnan(low) else bracketed((value, low, high), 2)

@@ -10,7 +10,7 @@ from notebooks.studies.win_rate_study import DPO, PLC, MethodsConfig, entries_of
 from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import MeanInterval, mean_interval
 from plc_core.engine.config import Objective
-from plc_core.evaluation.judged import SFT, Evaluation
+from plc_core.evaluation.comparison import SFT, Evaluation
 from plc_core.evaluation.methods import Contestant
 from plc_core.evaluation.results import bounds, control_text
 

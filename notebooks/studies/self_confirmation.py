@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import Field
 
 from notebooks.studies.confirmation_phases import Disagreement
-from notebooks.studies.kl_control import Control, win_rates
-from notebooks.studies.label_noise import CONTROL, controls_follow, controls_of
+from notebooks.studies.kl_control import CONTROL, Control, controls_follow, controls_of
 from notebooks.studies.routing_probe import (
     Calibrated,
     check_probe,
@@ -21,8 +19,9 @@ from notebooks.studies.routing_probe import (
 from notebooks.studies.study import JudgedConfig, Share, judged_by, trained
 from plc_core.analysis.routing.pooling import of_calibration, over_seeds
 from plc_core.data import flip_labels
+from plc_core.evaluation.judged import JudgedRuns
 from plc_core.evaluation.judges.reward_model import pair_rewards
-from plc_core.evaluation.kl_matching import Judged
+from plc_core.evaluation.over_seeds import win_rates
 from plc_core.runs import Run
 
 PLC, DPO = "PLC-DPO", "DPO (shadow)"
@@ -73,8 +72,7 @@ class ConfirmationRuns(NamedTuple):
     runs: dict[str, list[Run]]
     controls: dict[str, Control]  # by the PLC-DPO that each moved as far as; empty without
     baselines: dict[str, str]  # the DPO of the same warm-up, by the PLC-DPO
-    judged: Judged
-    decodings: Sequence[str]
+    judged: JudgedRuns
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -98,35 +96,32 @@ def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
         judged,
         {method: f"KL control of {method}" for method in baselines},
     )
-    return ConfirmationRuns(ready, controls, baselines, judged, config.decodings)
+    return ConfirmationRuns(ready, controls, baselines, judged)
 
 
 def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:
     """Win rates of both PLC-DPOs against the DPO of the same labels and warm-up.
 
-    The columns of `kl_control.win_rates` with baseline in front. Each PLC-DPO stands beside its own
+    The columns of `over_seeds.win_rates` with baseline in front. Each PLC-DPO stands beside its own
     control, and DPO with the longer warm-up beside DPO without.
     """
     frames = []
     for method, dpo in found.baselines.items():
         methods = {method: found.runs[method]}
-        control = found.controls.get(method)
+        control = f"{CONTROL} of {method}" if method in found.controls else None
         if control:
-            methods[f"{CONTROL} of {method}"] = control.runs
-        frames.append(_against(found, methods, dpo, control.runs if control else None))
+            methods[control] = found.controls[method].runs
+        frames.append(_against(found, methods, dpo, control))
     plain, longer = found.baselines.values()
     frames.append(_against(found, {longer: found.runs[longer]}, plain, None))
     return pd.concat(frames, ignore_index=True)
 
 
 def _against(
-    found: ConfirmationRuns, methods: dict[str, list[Run]], dpo: str, control: list[Run] | None
+    found: ConfirmationRuns, methods: dict[str, list[Run]], dpo: str, control: str | None
 ) -> pd.DataFrame:
-    table = win_rates(
-        methods, found.runs[dpo], control, decodings=found.decodings, judged=found.judged
-    )
-    if len(table):
-        table.insert(0, "baseline", dpo.replace(" (shadow)", ""))
+    table = win_rates(found.judged.together({**methods, dpo: found.runs[dpo]}, dpo), control)
+    table.insert(0, "baseline", dpo.replace(" (shadow)", ""))
     return table
 
 

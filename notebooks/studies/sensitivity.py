@@ -10,7 +10,7 @@ from pydantic import Field
 from notebooks.studies.study import paper_name
 from notebooks.studies.win_rate_study import PLC, ContestConfig, entries_of, results_of
 from plc_core.analysis.paper import claim, published
-from plc_core.evaluation.judged import Evaluation
+from plc_core.evaluation.comparison import Evaluation
 from plc_core.evaluation.methods import Contestant
 from plc_core.evaluation.results import bounds, control_text, interval
 

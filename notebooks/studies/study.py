@@ -8,17 +8,18 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from notebooks.studies.chain_judged import ChainJudged
 from plc_core.analysis.paper import NAMES
 from plc_core.batch.ensure_runs import ensure_runs
 from plc_core.batch.planning import check_common, plan_runs, read_recipe
-from plc_core.engine.config import TrainConfig, as_number
-from plc_core.evaluation.benchmarks import PUBLISHED
-from plc_core.evaluation.completeness import EvaluationConfig, refuse_missing
-from plc_core.evaluation.kl_matching import WORLD, Judged
-from plc_core.evaluation.world import evaluate
+from plc_core.engine.config import Parameters, TrainConfig, as_number
+from plc_core.evaluation.benchmarks import WORLD, is_named, model_for
+from plc_core.evaluation.chain import evaluate_runs
+from plc_core.evaluation.completeness import EvaluationConfig
+from plc_core.evaluation.judged import ITSELF, JudgedRuns
+from plc_core.evaluation.judges.named import benchmark_for
+from plc_core.evaluation.methods import Contestant
 from plc_core.files import RunError, project_path
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run, open_run, resolve
@@ -36,23 +37,20 @@ def from_checkout(benchmarks: list[str]) -> list[str]:
     for source in benchmarks:
         path, hash_, part = source.partition("#")
         file = project_path(path)
-        named = path in PUBLISHED or path == "world"
         is_path = "/" in path or file.suffix != "" or file.exists()
-        found.append(source if named or not is_path else f"{file}{hash_}{part}")
+        found.append(source if is_named(path) or not is_path else f"{file}{hash_}{part}")
     return found
 
 
 Benchmarks: TypeAlias = Annotated[list[str], Field(min_length=1), AfterValidator(from_checkout)]
 
 
-class StudyConfig(BaseModel):
+class StudyConfig(Parameters):
     """The parameters that every notebook on a table of the paper has.
 
     The runs that a study can name before any is made are planned when its parameters are checked,
     so that a wrong value of 01_train's inside them is refused before anything runs.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str  # name of the report's folder
     runs_dir: str = "runs"
@@ -100,10 +98,10 @@ class JudgedConfig(StudyConfig):
     def _judgeable(self) -> JudgedConfig:
         check_gold([self.judge], self.benchmarks)
         check_world([started_from(self.recipe, self.common)], self.benchmarks)
-        if "world" in self.benchmarks and not answered_prompts(self):
+        if WORLD in self.benchmarks and not answered_prompts(self):
             raise ValueError(
-                "The runs answer no prompt of the benchmark 'world', as eval_prompts is 0: set it "
-                "in common, or other benchmarks"
+                f"The runs answer no prompt of the benchmark {WORLD!r}, as eval_prompts is 0: set "
+                "it in common, or other benchmarks"
             )
         return self
 
@@ -121,39 +119,44 @@ def started_from(recipe: str, common: Mapping[str, Any]) -> str:
 
 def check_world(models: Sequence[str], benchmarks: Sequence[str]) -> None:
     """ValueError where a model that knows nothing of the world would answer its prompts."""
-    others = [model for model in models if model != "world"]
-    if "world" in benchmarks and others:
-        raise ValueError(
-            f"The runs start from {others[0]!r}, which the benchmark 'world' is not for: set "
-            "benchmarks and judges"
-        )
+    for benchmark in benchmarks:
+        others = [model for model in models if model_for(benchmark) not in (None, model)]
+        if others:
+            raise ValueError(
+                f"The runs start from {others[0]!r}, which the benchmark {benchmark!r} is not for: "
+                "set benchmarks and judges"
+            )
 
 
 def check_gold(judges: Sequence[str], benchmarks: Sequence[str]) -> None:
     """ValueError where the world's own judge would meet other prompts than the world's."""
-    others = [name for name in benchmarks if name != "world"]
-    if "gold" in judges and others:
-        raise ValueError(
-            f"The judge 'gold' knows the benchmark 'world' alone, and benchmarks has {others[0]!r}:"
-            " set another judge"
-        )
+    for judge in judges:
+        only = benchmark_for(judge)
+        others = [name for name in benchmarks if only not in (None, name)]
+        if others:
+            raise ValueError(
+                f"The judge {judge!r} knows the benchmark {only!r} alone, and benchmarks has "
+                f"{others[0]!r}: set another judge"
+            )
 
 
-def judged_by(config: JudgedConfig) -> Judged:
-    """Where the study reads rewards: what runs of the world leave, or the chain of any judge."""
-    if config.benchmarks == ["world"] and config.judge == "gold":
-        return WORLD
-    return ChainJudged(
-        EvaluationConfig(
-            benchmarks=config.benchmarks,
-            judges=[config.judge],
-            decodings=config.decodings,
-            prompt_limit=config.prompt_limit,
-            max_new_tokens=config.max_new_tokens,
-            eval_prompts=answered_prompts(config) or 1,  # 0 where the world is no benchmark
-            make=config.make,
-        )
+def evaluation_of(config: JudgedConfig) -> EvaluationConfig:
+    """What a study asks of the chain of answers and judgements."""
+    return EvaluationConfig(
+        benchmarks=config.benchmarks,
+        judges=[config.judge],
+        decodings=config.decodings,
+        prompt_limit=config.prompt_limit,
+        max_new_tokens=config.max_new_tokens,
+        eval_prompts=answered_prompts(config) or 1,  # 0 where the world is no benchmark
+        make=config.make,
     )
+
+
+def judged_by(config: JudgedConfig) -> JudgedRuns:
+    """The judged answers of any runs, made where they are missing."""
+    asked = evaluation_of(config)
+    return JudgedRuns(lambda run: evaluate_runs([Contestant(ITSELF, run)], asked, ITSELF))
 
 
 def trained(
@@ -176,46 +179,22 @@ def trained(
         RunError: where runs are missing and `make` is False, which ones and how to make them.
     """
     planned = plan_runs(config.recipe, dict(variants), seeds or config.seeds, common=config.common)
-    ready = ensure_runs(
+    return ensure_runs(
         planned, config.runs_dir, config.make, config.workers, Progress(_report(config)), then
     )
-    if isinstance(config, JudgedConfig):
-        _answer_as_trained([run for own in ready.values() for run in own], config.make)
-    return ready
 
 
 def _report(config: StudyConfig) -> Run | None:
     with contextlib.suppress(RunError):
-        run = open_run(resolve(project_path(config.runs_dir), config.name))
+        run = open_run(resolve(config.runs_folder, config.name))
         return run if run.info.get("kind") == "analysis" else None
     return None
-
-
-def _answer_as_trained(runs: Sequence[Run], make: bool) -> None:
-    # A study with an evaluation of its own may have left answers to more or fewer prompts of the
-    # world, and two runs compare over the same ones only.
-    others = [run for run in runs if not _has_own_answers(run)]
-    if not make:
-        refuse_missing(
-            "answers to just the prompts of the world that its training had",
-            [run.name for run in others],
-        )
-    for run in others:
-        evaluate(run, run.info["config"]["eval_prompts"])
-
-
-def _has_own_answers(run: Run) -> bool:
-    own = run.info["config"]
-    if own["model"] != "world" or not own["eval_prompts"]:
-        return True
-    judged = run.table("judgements/gold-world.parquet")["prompt_id"].nunique()
-    return bool(judged == own["eval_prompts"])
 
 
 def open_report(config: StudyConfig) -> Run:
     """The report's own folder; an older one of this name is replaced."""
     info = {"kind": "analysis", "config": config.model_dump()}
-    return create_run(project_path(config.runs_dir), config.name, info)
+    return create_run(config.runs_folder, config.name, info)
 
 
 def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:

@@ -9,16 +9,9 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from notebooks.studies.hard_pair_routing import shadow_name
-from notebooks.studies.kl_control import Control, headline, win_rates
+from notebooks.studies.kl_control import CONTROL, Control, controls_follow, controls_of
 from notebooks.studies.kl_sentences import results_in_words
-from notebooks.studies.label_noise import (
-    CONTROL,
-    check_spotlight,
-    controls_follow,
-    controls_of,
-    prompts_in_words,
-    with_dpo,
-)
+from notebooks.studies.label_noise import check_spotlight, prompts_in_words, with_dpo
 from notebooks.studies.routing_probe import (
     Calibrated,
     check_probe,
@@ -39,7 +32,8 @@ from plc_core.analysis.paper import published
 from plc_core.analysis.routing.pooling import over_seeds
 from plc_core.data import Pairs
 from plc_core.engine.config import Objective
-from plc_core.evaluation.kl_matching import Judged
+from plc_core.evaluation.judged import JudgedRuns
+from plc_core.evaluation.over_seeds import headline, win_rates
 from plc_core.runs import Run
 
 TRAINED, HELD_OUT = "training pairs, ties unseen", "held-out pairs, ties unseen"
@@ -90,8 +84,7 @@ class TieRuns(NamedTuple):
     runs: dict[float, dict[str, list[Run]]]
     controls: dict[float, Control]  # empty where none are wanted
     spotlight: str
-    judged: Judged
-    decodings: Sequence[str]
+    judged: JudgedRuns
 
     @property
     def named(self) -> dict[str, list[Run]]:
@@ -139,20 +132,17 @@ def tie_runs(config: ExactTieConfig) -> TieRuns:
     )
     for rate, control in controls.items():
         runs[rate][CONTROL] = control.runs
-    return TieRuns(runs, controls, paper_name(config.spotlight), judged, config.decodings)
+    return TieRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
 def tie_table(found: TieRuns) -> pd.DataFrame:
-    """`kl_control.win_rates` against same-data DPO at every rate, with tie_rate in front."""
+    """`over_seeds.win_rates` against same-data DPO at every rate, with tie_rate in front."""
     frames = []
     for rate, methods in found.runs.items():
-        control = found.controls[rate].runs if found.controls else None
-        table = win_rates(
-            methods, methods["DPO"], control, decodings=found.decodings, judged=found.judged
-        )
-        if len(table):
-            table.insert(0, "tie_rate", rate)
-            frames.append(table)
+        evaluation = found.judged.together(methods, "DPO")
+        table = win_rates(evaluation, CONTROL if found.controls else None)
+        table.insert(0, "tie_rate", rate)
+        frames.append(table)
     return pd.concat(frames, ignore_index=True)
 
 

@@ -14,8 +14,10 @@ from notebooks.studies.study import paper_name, trained
 from notebooks.studies.win_rate_study import DPO, PLC, ContestConfig
 from plc_core.analysis.paper import claim, lines, published
 from plc_core.engine.config import Objective
+from plc_core.evaluation.results import bracketed
 from plc_core.runs import Run
 
+_WIN, _REWARD = ["win_rate", "low", "high"], ["reward", "reward_low", "reward_high"]
 PAPER_SHARE = 0.45
 """The paper compares checkpoints at roughly this share of training."""
 
@@ -65,11 +67,11 @@ def at_share(table: pd.DataFrame, share: float = PAPER_SHARE) -> pd.DataFrame:
         last = later.iloc[int(later["step"].argmax())]
         start = own[own["step"] == 0].iloc[0]
         rows[(str(benchmark), str(method), str(decoding))] = {
-            f"win % against SFT near {share:.0%}": _win(near),
-            "at the end": _win(last),
-            "reward of SFT": _reward(start),
-            f"reward near {share:.0%}": _reward(near),
-            "best reward": f"{_reward(best)} at {best['share']:.0%}",
+            f"win % against SFT near {share:.0%}": bracketed(near[_WIN]),
+            "at the end": bracketed(last[_WIN]),
+            "reward of SFT": bracketed(start[_REWARD], 2),
+            f"reward near {share:.0%}": bracketed(near[_REWARD], 2),
+            "best reward": f"{bracketed(best[_REWARD], 2)} at {best['share']:.0%}",
             f"KL near {share:.0%}, nats": "–" if pd.isna(near["kl"]) else f"{near['kl']:.2f}",
             "n": f"{near['n']:,}",
         }
@@ -146,11 +148,3 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
         f"{text[0].upper()}{text[1:]}. The paper has {own:.1f} % for {PLC} and "
         f"{others.low:.1f} to {others.high:.1f} % for the baselines on HH-RLHF there."
     )
-
-
-def _win(line: pd.Series) -> str:
-    return f"{line['win_rate']:.1f} [{line['low']:.1f}, {line['high']:.1f}]"
-
-
-def _reward(line: pd.Series) -> str:
-    return f"{line['reward']:.2f} [{line['reward_low']:.2f}, {line['reward_high']:.2f}]"

@@ -19,11 +19,11 @@ from notebooks.studies.study import (
     trained,
 )
 from plc_core.engine.config import Objective
+from plc_core.evaluation.comparison import MEAN, Evaluation
 from plc_core.evaluation.completeness import EvaluationConfig
-from plc_core.evaluation.judged import MEAN, Evaluation
 from plc_core.evaluation.judges.named import check_judges
 from plc_core.evaluation.methods import Contestant, contestants
-from plc_core.evaluation.results import interval, results
+from plc_core.evaluation.results import interval
 from plc_core.evaluation.tables import WinTable, win_table
 from plc_core.files import RunError
 from plc_core.runs import Run
@@ -134,12 +134,12 @@ def named_runs(entries: Sequence[Contestant]) -> dict[str, list[Run]]:
 
 def results_of(evaluation: Evaluation, config: ContestConfig) -> pd.DataFrame:
     """Every cell of an evaluation (data, model, benchmark), with the controls of the study."""
-    return results(evaluation, list(controls(config)))
+    return evaluation.results(list(controls(config)))
 
 
 def means_of(evaluation: Evaluation, config: ContestConfig) -> pd.DataFrame:
     """The same as means over benchmarks, each weighing alike: one row a method and decoding."""
-    return results(evaluation, list(controls(config)), MEAN)
+    return evaluation.results(list(controls(config)), MEAN)
 
 
 def cell_table(table: pd.DataFrame, decoding: str, paper: pd.DataFrame | None = None) -> WinTable:

@@ -13,8 +13,7 @@ from plc_core.data.corruption import (
 from plc_core.data.held_out import split_held_out
 from plc_core.data.pairs import DataError, Pairs, pair_id
 from plc_core.data.public import DATASETS
-from plc_core.data.report import Report
-from plc_core.data.rules import RULES
+from plc_core.data.rules import RULES, Report
 from plc_core.data.slices import gap_slices
 from plc_core.data.sources import load_pairs
 from plc_core.data.validation import Options, pairs_from_rows

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from plc_core.data.facts import Facts, Numbers, mixed, splitmix64
+from plc_core.data.staging import Facts, Numbers, mixed, splitmix64
 
 
 @dataclass(frozen=True)

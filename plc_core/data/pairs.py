@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 
-from plc_core.data.report import Report
-from plc_core.data.rules import FINDINGS
+from plc_core.data.rules import FINDINGS, Report
 from plc_core.data.storage import BATCH_ROWS, dataset_from_batches, read_batches
 
 FEATURES = Features(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,8 @@ from datasets import Dataset
 from plc_core.data.folders import SourceFile
 from plc_core.data.pairs import DataError, Pairs
 from plc_core.data.storage import mapped_table
-from plc_core.files import RunError, cache_dir, checksum, exclusive, read_json, write_json
+from plc_core.files import RunError, cache_dir, read_json, write_json
+from plc_core.storage import cached_folder, content_hash
 
 
 def cached_pairs(
@@ -32,40 +30,15 @@ def cached_pairs(
     """
     before = _states(files)
     origin["files"] = [{"name": f.name, "split": f.split, "sha256": f.digest()} for f in files]
-    key = hashlib.sha256(json.dumps([_code(), origin], sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache_dir() / "pairs" / key
-    with exclusive(folder):
-        kept = _read_cache(folder)
-        if kept is not None:
-            return kept
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}.") as temporary:
-            new = Path(temporary) / "new"
-            new.mkdir()
-            pairs = make(new)
-            _check_unchanged(files, before)
-            sums = {name: checksum(new / name) for name in _ARROW}
-            record = {"rows_read": pairs.rows_read, "origin": origin, "checksums": sums}
-            write_json(new / "pairs.json", record)
-            if folder.is_file():
-                folder.unlink()
-            shutil.rmtree(folder, ignore_errors=True)
-            new.rename(folder)
-        made = _read_cache(folder)
-        if made is None:
-            raise DataError(f"The cache folder {folder} cannot be read back.")
-        return made
 
+    def write(folder: Path) -> None:
+        pairs = make(folder)
+        _check_unchanged(files, before)
+        write_json(folder / "pairs.json", {"rows_read": pairs.rows_read, "origin": origin})
 
-_ARROW = ("pairs.arrow", "findings.arrow")
-
-
-def _read_cache(folder: Path) -> Pairs | None:
-    """What was read before; None where there is nothing, or it is not whole."""
+    folder = cached_folder(cache_dir() / "pairs" / content_hash([_code(), origin])[:16], write)
     try:
         record = read_json(folder / "pairs.json")
-        # A flipped bit would give other texts, or crash who maps them.
-        if any(checksum(folder / name) != record["checksums"][name] for name in _ARROW):
-            return None
         return Pairs(
             Dataset.from_file(str(folder / "pairs.arrow")),
             mapped_table(folder / "findings.arrow"),
@@ -73,8 +46,8 @@ def _read_cache(folder: Path) -> Pairs | None:
             record["origin"],
             folder / "pairs.arrow",
         )
-    except (RunError, OSError, KeyError, TypeError, pa.ArrowException):
-        return None
+    except (RunError, OSError, pa.ArrowException):
+        raise DataError(f"The cache folder {folder} cannot be read back.") from None
 
 
 def _states(files: Sequence[SourceFile]) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from plc_core.data.folders import SourceFile, given_path, shown_path
 from plc_core.data.pairs import DataError
+from plc_core.data.world import WORLD
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ DATASETS: dict[str, PublicDataset] = {
         {"train": ("data/train-*.parquet",)},
     ),
 }
+
+
+def has_ties(name: str) -> bool:
+    """Whether a source is known to have exact ties: the embedded world's are sampled."""
+    return name == WORLD or (name in DATASETS and DATASETS[name].tie_pool is not None)
 
 
 def public_files(

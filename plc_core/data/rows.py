@@ -18,11 +18,10 @@ from plc_core.data.dialogues import (
     turns_of,
     without_system,
 )
-from plc_core.data.marks import row_marks
 from plc_core.data.pairs import pair_id
 from plc_core.data.rendered import unrendered, without_end
+from plc_core.data.row_rules import row_marks, score_marks, scores_of
 from plc_core.data.rules import Mark, RowError
-from plc_core.data.scores import score_marks, scores_of
 from plc_core.data.votes import VOTES
 
 FIELDS = (

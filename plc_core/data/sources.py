@@ -1,10 +1,12 @@
-"""Where pairs come from: public datasets by name, local files and folders, the embedded world."""
+"""Where pairs come from: public datasets by name, local files and folders."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ from plc_core.data.bounds import Bounds
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
-from plc_core.data.hints import check_columns, nothing_usable
 from plc_core.data.pairs import DataError, Pairs
 from plc_core.data.pairs_cache import cached_pairs
 from plc_core.data.public import DATASETS, public_files
+from plc_core.data.rows import FIELDS
 from plc_core.data.rules import RowError
+from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
+from plc_core.data.staging import renamed
 from plc_core.data.validation import Options, RawRow, validated
+from plc_core.data.world import WORLD
 from plc_core.progress import Progress
 
 
@@ -39,7 +44,7 @@ def load_pairs(
     bounds: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Pairs:
-    """The validated preference pairs of a public dataset, a local file or folder, or the world.
+    """The validated preference pairs of a public dataset, or of a local file or folder.
 
     Rows that are read: chosen and rejected (text, a dialogue in HH-RLHF's form or as a chat
     template writes it, or messages ending with the answer, as JSON text too), prompt unless the
@@ -50,7 +55,7 @@ def load_pairs(
     in the cache by content and settings.
 
     Args:
-        source: a name of `DATASETS`, "world", or a file (JSON lines, JSON, CSV, Parquet or Arrow;
+        source: a name of `DATASETS`, or a file (JSON lines, JSON, CSV, Parquet or Arrow;
             plain, gzip or zstd) or a folder of such files or of `datasets.save_to_disk`.
         limit: read the first `limit` rows, of the split, only; rows that are left out count.
         split: the split to keep. Of local files the default is "all". Of a public dataset it is
@@ -58,7 +63,7 @@ def load_pairs(
         files: a local copy of the public dataset `source`: its folder, or one of its files.
         revision: of the public dataset, instead of the pinned one.
         sample: keep this many pairs, chosen by a hash of their ids and `seed`.
-        seed: of the sample, and of the world's pairs.
+        seed: of the sample.
         columns: the rows' names of fields, as {"prompt": "input"}; a field that gives way to
             another one is kept as metadata.
         actions: changes of what rules do, as {"prefix": "drop"}; `rules.RULES` has all rules.
@@ -72,13 +77,11 @@ def load_pairs(
     Raises:
         DataError: naming file, row and field and what to do, where it cannot be read as asked.
     """
-    _check_arguments(limit, sample, seed, columns, actions)
+    check_arguments(limit, sample, seed, columns, actions)
     most = Bounds.of(bounds)
     name = str(source)
-    if name == "world":
-        if split or files or revision or sample or columns or actions:
-            raise DataError("The world's pairs are sampled: they take a limit and a seed only.")
-        return _world(limit, seed, progress or Progress())
+    if name == WORLD:
+        raise DataError("The world's pairs are sampled: plc_core.load_pairs gives them.")
     public = DATASETS.get(name)
     if public is None and files is not None:
         raise DataError(f"There is no dataset {name!r}; the names are {', '.join(DATASETS)}.")
@@ -91,7 +94,7 @@ def load_pairs(
         if revision is not None:
             raise DataError("A revision is of a public dataset; local files have none.")
         split = None if split == "all" else split
-        found, origin = local_files(source, split or "train", [*DATASETS, "world"]), {}
+        found, origin = local_files(source, split or "train", [*DATASETS, WORLD]), {}
         name = shown_path(Path(source).name)
     check_columns(columns or {}, found, encoding, most)
     texts = evaluation_texts(evaluation_prompts, encoding, most)
@@ -122,7 +125,10 @@ def load_pairs(
     return pairs
 
 
-def _check_arguments(limit: Any, sample: Any, seed: Any, columns: Any, actions: Any) -> None:
+def check_arguments(
+    limit: Any, sample: Any = None, seed: Any = 0, columns: Any = None, actions: Any = None
+) -> None:
+    """DataError for arguments of `load_pairs` that cannot be meant."""
     for name, value in (("limit", limit), ("sample", sample)):
         if value is not None and (type(value) is not int or value < 1):
             raise DataError(f"{name} is a number of rows, 1 or more; it is {value!r}.")
@@ -169,10 +175,95 @@ def _limited(rows: Iterator[RawRow], limit: int | None, options: Options) -> Ite
             return
 
 
-def _world(limit: int | None, seed: int, progress: Progress) -> Pairs:
-    # Pairs of the world are samples of its policy: the one source that needs a model, and so the
-    # engine, which is not loaded for any other.
-    from plc_core.engine.models import load_policy
-    from plc_core.engine.world_pairs import WORLD_PAIRS, world_pairs
+_LOOKED_AT = 1000
 
-    return world_pairs(*load_policy("world"), limit or WORLD_PAIRS, seed, progress)
+# What people call the fields that are looked for here.
+_ALIASES = {
+    "prompt": (
+        "instruction", "question", "input", "query", "context", "conversations", "messages", "text",
+        "history", "user",
+    ),
+    "chosen": (
+        "chosen_response", "preferred", "response_chosen", "answer_chosen", "best", "response_j",
+        "response_w", "preferred_output", "preferred_response", "winner", "accepted", "positive",
+        "pos", "better",
+    ),
+    "rejected": (
+        "rejected_response", "dispreferred", "response_rejected", "answer_rejected", "response_k",
+        "response_l", "non_preferred_output", "dispreferred_response", "loser", "negative", "neg",
+        "worse",
+    ),
+}  # fmt: skip
+
+
+def _first_row(files: list[SourceFile], encoding: str, bounds: Bounds) -> dict[str, Any]:
+    for file in files:
+        for _, value in rows_of_file(file.path, encoding, bounds=bounds):
+            if value is not None:
+                # A table's row with more cells than its header has them under no name.
+                return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
+    return {}
+
+
+def check_columns(
+    columns: Mapping[str, str], files: list[SourceFile], encoding: str, bounds: Bounds
+) -> None:
+    """DataError unless `columns` maps fields that are read to fields that the rows have."""
+    known = (*FIELDS, *SHAPE_FIELDS)
+    if unknown := [name for name in columns if name not in known]:
+        raise DataError(f"columns names {unknown[0]!r}; the fields are {', '.join(known)}.")
+    if not columns:
+        return
+    found = _names(files, encoding, bounds)
+    for theirs in columns.values():
+        if theirs not in found:
+            near = difflib.get_close_matches(theirs, found, n=1)
+            hint = f"; is it {near[0]!r}?" if near else "."
+            raise DataError(
+                f"The first {_LOOKED_AT:,} rows have no field {theirs!r}, only "
+                f"{', '.join(found)}{hint}"
+            )
+
+
+def _names(files: list[SourceFile], encoding: str, bounds: Bounds) -> list[str]:
+    """The names of fields in the first rows: not every row need have each."""
+    found: dict[str, None] = {}
+    for file in files:
+        for _, value in islice(rows_of_file(file.path, encoding, bounds=bounds), _LOOKED_AT):
+            found |= dict.fromkeys(map(str, value) if isinstance(value, dict) else ())
+    return list(found)
+
+
+def nothing_usable(
+    source: Path | str,
+    pairs: Pairs,
+    files: list[SourceFile],
+    encoding: str,
+    columns: Mapping[str, str],
+    bounds: Bounds,
+) -> str:
+    """Why no pair is left, what the first row holds, and what to do that was not done yet."""
+    if not pairs.rows_read:
+        return f"{source} has no rows."
+    report = pairs.report()
+    if report.count("other-split") == pairs.rows_read:
+        found = ", ".join(sorted(set(report.of_rule("other-split")["reason"])))
+        return f"{source} has no row of the split that was asked for: {found}."
+    first = _first_row(files, encoding, bounds)
+    read = renamed(first, columns)
+    if {"answers", "completion_a", "response_a", "preferred_output"} & set(read):
+        return f"No row of {source} can be used as a pair.\n{report}"
+    hints = []
+    for name in ("prompt", "chosen", "rejected"):
+        if name in read or not first:
+            continue
+        free = [theirs for theirs in first if theirs in read]  # not mapped to another field
+        near = [alias for alias in _ALIASES[name] if alias in free]
+        near += difflib.get_close_matches(name, free, n=1)
+        whole = json.dumps(dict(columns) | {name: near[0]}) if near else ""
+        hint = f"; is it {near[0]!r}? Then say columns={whole}." if near else "."
+        if near[:1] == ["instruction"] and "input" in first:
+            hint += " Its field 'input' would not be part of the prompt: join the two first."
+        hints.append(f"The first row has no field {name!r}, only {', '.join(first)}{hint}")
+    shown = [f"The first row: {json.dumps(first, default=str)[:300]}"] if first else []
+    return "\n".join([f"No row of {source} can be used as a pair.", *hints, *shown, str(report)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from datasets import Dataset
 
-from plc_core.files import RunError, cache_dir
+from plc_core.files import RunError, cache_dir, unwritable_cache
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 64 * 2**20
@@ -62,10 +62,7 @@ def scratch_file() -> Iterator[Path]:
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".arrow", delete=False) as file:
             path = Path(file.name)
     except OSError as error:
-        raise RunError(
-            f"The cache folder {folder} cannot be written ({error.strerror}). Set PLC_CACHE to a "
-            "folder that can."
-        ) from None
+        raise unwritable_cache(folder, error) from None
     try:
         yield path
     finally:

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from plc_core.data import checks
-from plc_core.data.facts import Facts
 from plc_core.data.pairs import SCHEMA, DataError, Pairs, repeated_id, set_column
 from plc_core.data.rules import FINDINGS, Action, chosen_actions
-from plc_core.data.staging import STAGED, Options, RawRow, Reading, finding
+from plc_core.data.staging import STAGED, Facts, Options, RawRow, Reading, finding
 from plc_core.data.storage import (
     dataset_from_batches,
     mapped_table,

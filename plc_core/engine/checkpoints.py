@@ -12,23 +12,27 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from plc_core.engine.adapters import peft_quiet
-from plc_core.engine.models import disable_dropout, load_policy
-from plc_core.files import RunError, read_json, write_json
+from plc_core.engine.models import ModelError, check_model_files, disable_dropout, load_policy
+from plc_core.files import RunError, read_json
 from plc_core.runs import Run
+from plc_core.storage import MANIFEST, first_damaged, listed
 
-_FILES = "plc_files.json"
+TRAINER_STATE = "trainer_state.json"
+_OLD_LIST = "plc_files.json"  # names and sizes, of versions without checksums
 
 
 def last_checkpoint(run: Run) -> Path | None:
     """The folder of the run's last whole checkpoint, or None; RunError where it is damaged.
 
     trainer_state.json is what transformers writes last, so a checkpoint that was cut off in the
-    middle has none, or half of one, and is passed over. One that lost a file later is an error:
-    going on without its optimizer would end with other weights and no word said.
+    middle has none, or half of one, and is passed over. One that lost a file later, or has another
+    bit in one, is an error: going on from it would end with other weights and no word said.
     """
     checkpoint = _last_finished(run)
     if checkpoint is not None:
-        _check(checkpoint)
+        if run.has_checksums and run.info.get("kind") == "training" and not _has_list(checkpoint):
+            raise _damaged(checkpoint, MANIFEST)
+        check_checkpoint(checkpoint)
     return checkpoint
 
 
@@ -50,6 +54,10 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
     """The policy of a checkpoint of the run, by itself the last."""
     config = run.info["config"]
     checkpoint = checkpoint or trained_checkpoint(run)
+    try:
+        check_model_files(checkpoint)
+    except ModelError as error:
+        raise RunError(f"The run {run.name!r} has no policy to load: {error}") from None
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
     base: Any = load_policy(config["model"])[0]
@@ -90,7 +98,12 @@ def _was_finished(path: Path) -> bool:
     if not re.fullmatch(r"checkpoint-\d+", path.name):
         return False
     try:
-        return isinstance(read_json(path / "trainer_state.json").get("global_step"), int)
+        if TRAINER_STATE in (listed(path) or {}):  # whatever became of it since
+            return True
+    except RunError:  # a list that is damaged was written
+        return True
+    try:
+        return isinstance(read_json(path / TRAINER_STATE).get("global_step"), int)
     except RunError:
         return False
 
@@ -99,21 +112,43 @@ def _step(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
-def _check(checkpoint: Path) -> None:
-    advice = f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
-    sizes = _listed(checkpoint)
+def check_checkpoint(checkpoint: Path) -> None:
+    """RunError where a file of a checkpoint is not what was written.
+
+    One that was written without checksums, by an older version, has its files looked at: those of
+    torch have checksums of their own, but its weights are taken as they are.
+    """
+    if (name := first_damaged(checkpoint)) is not None:
+        raise _damaged(checkpoint, name)
+    if not _has_list(checkpoint):
+        _look_at(checkpoint)
+
+
+def _has_list(checkpoint: Path) -> bool:
+    return (checkpoint / MANIFEST).exists()
+
+
+def _damaged(checkpoint: Path, name: str) -> RunError:
+    return RunError(f"{checkpoint / name} is damaged or missing. {_advice(checkpoint)}")
+
+
+def _advice(checkpoint: Path) -> str:
+    return f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
+
+
+def _look_at(checkpoint: Path) -> None:
+    advice = _advice(checkpoint)
     names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
-    # Optimizers that are sharded over ranks have files of other names, all of them in the list.
-    needed = set(sizes) or {"optimizer.pt", "scheduler.pt"}
-    if not any(_is_weights(name) for name in names) and (not sizes or any(map(_is_weights, sizes))):
+    if not any(map(_is_weights, names)):
         raise RunError(f"{checkpoint.name} has no weights. {advice}")
+    needed = {"optimizer.pt", "scheduler.pt"}
+    if _OLD_LIST in names:  # sharded optimizers have other names
+        needed = set(read_json(checkpoint / _OLD_LIST))
     for name in sorted(needed - names):
         raise RunError(f"{checkpoint.name} has no {name}. {advice}")
     for name in sorted(names):
         path = checkpoint / name
         try:
-            if name in sizes and path.stat().st_size != sizes[name]:
-                raise OSError(f"it has {path.stat().st_size} bytes and had {sizes[name]}")
             if path.suffix == ".safetensors":
                 with safe_open(path, framework="numpy"):
                     pass
@@ -128,23 +163,3 @@ def _check(checkpoint: Path) -> None:
 
 def _is_weights(name: str) -> bool:
     return name.startswith(("model", "adapter")) and name.endswith(".safetensors")
-
-
-def list_files(checkpoint: Path) -> None:
-    """Write down the sizes of the files of weights and states, when all ranks have written them."""
-    files = (path for path in checkpoint.rglob("*") if path.is_file())
-    kinds = (".safetensors", ".pt", ".pth", ".bin", ".distcp", ".metadata")  # torch's and DCP's
-    sizes = {
-        str(path.relative_to(checkpoint)): path.stat().st_size
-        for path in files
-        if path.suffix in kinds or path.name in kinds
-    }
-    write_json(checkpoint / _FILES, sizes)
-
-
-def _listed(checkpoint: Path) -> dict[str, int]:
-    """The sizes of the files that the checkpoint had; empty where there is no such list."""
-    try:
-        return {str(name): int(size) for name, size in read_json(checkpoint / _FILES).items()}
-    except (RunError, TypeError, ValueError):
-        return {}

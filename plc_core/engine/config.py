@@ -1,10 +1,13 @@
-"""Every parameter of a training run, validated before anything runs."""
+"""Every parameter of a training run and of the stages before it, validated before anything runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from plc_core.files import project_path
 
 # The keys of plc_core.objective.OBJECTIVES, spelled out here because torch is not loaded.
 Objective: TypeAlias = Literal[
@@ -27,10 +30,32 @@ Objective: TypeAlias = Literal[
 Flips: TypeAlias = Literal["random", "lowest-margin", "largest-gap", "smallest-gap"]
 
 
-class DataConfig(BaseModel):
-    """Which pairs are read and how, and the model whose tokens they become."""
+FRESH_WORLD = "world-base"
+"""The name of a model of the embedded world's shape with fresh weights."""
+
+
+class Parameters(BaseModel):
+    """What holds for all parameters: no unknown name, no wrong type, no change afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_in_exponent_form(cls, values: Any) -> Any:
+        # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
+        if not isinstance(values, dict):
+            return values
+        floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
+        return values | {n: as_number(values[n]) for n in floats if n in values}
+
+    @property
+    def runs_folder(self) -> Path:
+        """Where run folders lie, of parameters that say it as `runs_dir`."""
+        return project_path(self.runs_dir)  # type: ignore[attr-defined]
+
+
+class DataConfig(Parameters):
+    """Which pairs are read and how, and the model whose tokens they become."""
 
     model: str = "world"  # "world", a local folder, or a name on the hub
     data: str = Field(
@@ -75,6 +100,7 @@ class TrainConfig(DataConfig):
     recipe: Literal["conservative", "balanced", "aggressive"] = "aggressive"
     beta: float = Field(0.2, gt=0)  # scale of the margin
     prior: list[float] = Field([0.80, 0.08, 0.12], min_length=3, max_length=3)  # clean, flip, tie
+    pair_priors: bool = False  # each pair's own, from p_flip and p_tie of its row, as audits tell
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # gamma after warm-up
     calibration_order: Literal["auto", "update-first", "score-first"] = "auto"
     lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights
@@ -106,18 +132,15 @@ class TrainConfig(DataConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_in_exponent_form(cls, values: Any) -> Any:
-        # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
-        if isinstance(values, dict):
-            floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
-            changed = {n: as_number(values[n]) for n in floats if n in values}
-            if isinstance(values.get("prior"), (list, tuple)):
-                changed["prior"] = [as_number(p) for p in values["prior"]]
-            options = values.get("objective_options")
-            if isinstance(options, dict):
-                numbers = {n: as_number(v) if isinstance(v, str) else v for n, v in options.items()}
-                changed["objective_options"] = numbers
-            return values | changed
+    def _numbers_in_lists(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if isinstance(values.get("prior"), (list, tuple)):
+            values["prior"] = [as_number(p) for p in values["prior"]]
+        if isinstance(options := values.get("objective_options"), dict):
+            numbers = {n: as_number(v) if isinstance(v, str) else v for n, v in options.items()}
+            values["objective_options"] = numbers
         return values
 
     @property
@@ -142,18 +165,65 @@ class TrainConfig(DataConfig):
             build_objective(self.objective, beta=self.beta, **self.objective_options)
         if (self.flips == "lowest-margin") != (self.margins_run is not None):
             raise ValueError("flips lowest-margin and margins_run need each other")
-        if self.tie_rate and self.data != "world" and self.tie_pool is None:
+        if self.tie_rate and self.tie_pool is None:
             # Here alone: a run without ties need not load the data room to be checked.
-            from plc_core.data import DATASETS
+            from plc_core.data.public import has_ties
 
-            if self.data not in DATASETS or DATASETS[self.data].tie_pool is None:
+            if not has_ties(self.data):
                 raise ValueError(
                     "tie_rate needs a tie_pool: a file of pairs with equal scores or of several "
                     "scored answers a prompt, or ultrafeedback-ties"
                 )
+        if self.pair_priors and (self.flip_rate or self.tie_rate or self.annotator):
+            raise ValueError(
+                "pair_priors are of the labels as the data have them: with flip_rate, tie_rate or "
+                "annotator they would be of other labels"
+            )
         if abs(sum(self.prior) - 1) > 1e-6 or min(self.prior) < 0:
             raise ValueError(f"prior {self.prior} must be three shares that sum to 1")
         return self
+
+
+class StageConfig(Parameters):
+    """What the supervised stage and the reward model have in common."""
+
+    name: str  # name of the run, and of its folder
+    runs_dir: str = "runs"  # where run folders lie; relative to the checkout
+    data: str = Field("world", min_length=1)  # "world", a local file or folder, or a hub dataset
+    learning_rate: float = Field(3e-3, gt=0)  # peak, with cosine decay and 10 % warm-up
+    adam_beta2: float = Field(0.98, gt=0, lt=1)  # decay of squared gradients; short runs want less
+    epochs: float = Field(1.0, gt=0, le=1000)
+    batch_rows: int = Field(16, gt=0)  # conversations or pairs an optimizer step
+    rows_per_forward: int = Field(16, gt=0)  # at most; divides batch_rows
+    max_length: int = Field(1024, ge=4, le=1_000_000)  # tokens
+    lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights; adapters are merged at the end
+    lora_alpha: int = Field(16, gt=0)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    gradient_checkpointing: bool = False
+    held_out_share: float = Field(0.02, ge=0, lt=1)  # of the rows, by a hash of their prompt
+    seed: int = Field(0, ge=0, lt=2**32)  # data of the world, order and weights
+    save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps none
+    resume: bool = False  # go on from the last checkpoint of the run of this name
+
+    @model_validator(mode="after")
+    def _divisible(self) -> StageConfig:
+        if self.batch_rows % self.rows_per_forward:
+            raise ValueError(
+                f"rows_per_forward ({self.rows_per_forward}) must divide batch_rows "
+                f"({self.batch_rows})"
+            )
+        return self
+
+
+class SftConfig(StageConfig):
+    """The parameters of `notebooks/00_sft.ipynb`; real models want a rate near 2e-5."""
+
+    model: str = FRESH_WORLD  # "world-base", a local folder, or a name on the hub
+    chat_template: str | None = None  # a file in Jinja, for a base model that has no template
+    data_split: str = "train"  # of files that name theirs, or of the hub, as train_sft
+    data_revision: str | None = None  # of the hub dataset
+    num_rows: int | None = Field(None, gt=0)  # first rows to read; None: all; 19200 of the world
+    eval_prompts: int = Field(200, ge=0)  # of the world, to answer greedily at the end
 
 
 def as_number(value: Any) -> Any:

@@ -12,21 +12,15 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from plc_core.data import DataError
-from plc_core.data.folders import local_files
-from plc_core.data.formats import rows_of_file
 from plc_core.data.rules import FINDINGS
 from plc_core.data.storage import BATCH_ROWS, dataset_from_batches
-from plc_core.data.world import write_response
-from plc_core.data.world.prompts import training_prompt
 from plc_core.engine.templates import CannotRenderError, ChatFormat, Turns, chat_format
-from plc_core.files import project_path
 from plc_core.progress import Progress
 
 IGNORED = -100
@@ -74,65 +68,6 @@ class Conversations(NamedTuple):
             text += f" The first left out is row {first['row']} of {first['file']}: "
             text += f"{first['reason']}."
         return text
-
-
-def world_rows(count: int, seed: int, batch: int = 32) -> Iterator[Row]:
-    """`count` conversations of the embedded world, to be learnt in this order.
-
-    The first fifth have flawless answers, which teach a fresh model to copy from the prompt; from
-    there to two fifths the imperfect writer takes over. Within a few batches the rows lie so
-    that those of a batch are of about one length, and little of it is padding.
-    """
-    rng = np.random.default_rng(seed)
-    rows = list(_written(count, rng))
-    window = 8 * batch
-    for start in range(0, count, window):
-        near = sorted(rows[start : start + window], key=_words)
-        batches = [near[first : first + batch] for first in range(0, len(near), batch)]
-        for place in rng.permutation(len(batches)):
-            yield from batches[place]
-
-
-def _words(row: Row) -> int:
-    return sum(len(message["content"].split()) for message in row.value["messages"])
-
-
-def _written(count: int, rng: np.random.Generator) -> Iterator[Row]:
-    for number in range(1, count + 1):
-        flawless = min(1.0, max(0.0, (0.4 - number / count) / 0.2))
-        prompt = training_prompt(rng)
-        answer = write_response(prompt, rng, flawless)
-        turns = [("user", prompt.text), ("assistant", answer)]
-        value = {"messages": [{"role": role, "content": text} for role, text in turns]}
-        yield Row("world", number, value)
-
-
-def source_rows(data: str, split: str, revision: str | None) -> Iterator[Row]:
-    """The rows of a local file or folder, or of a dataset of the hub.
-
-    Raises DataError where there is no such source, or it cannot be read.
-    """
-    path = project_path(data)
-    if path.exists() or data.startswith((".", "/", "~")) or data.count("/") != 1:
-        files = [file for file in local_files(path, split) if file.split == split]
-        if not files:
-            raise DataError(f"{data} has no file of the split {split!r}.")
-        for file in files:
-            for number, value in rows_of_file(file.path):
-                yield Row(file.name, number, value)
-        return
-    from datasets import load_dataset
-
-    try:
-        dataset = load_dataset(data, split=split, revision=revision)
-    except Exception as error:  # the hub's client raises whatever its transport does
-        said = str(error).splitlines()[0] if str(error) else ""
-        raise DataError(
-            f"The dataset {data!r} (split {split!r}) could not be read from the hub "
-            f"({type(error).__name__}: {said}). Where the hub cannot be reached, name a local file."
-        ) from None
-    for number, value in enumerate(dataset, start=1):
-        yield Row(data, number, value)
 
 
 def tokenize_conversations(

@@ -21,10 +21,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from plc_core.data.world import CHECKPOINT
+from plc_core.data.world import CHECKPOINT, WORLD
 from plc_core.engine.adapters import load_adapters
 from plc_core.engine.small_model import SMALL_MODEL, WHEEL, small_model_folder
 from plc_core.files import RunError, project_path
+from plc_core.storage import MANIFEST, first_damaged
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -50,6 +51,7 @@ def load_policy(
     """
     tokenizer, path = tokenizer_and_path(model, chat_template=chat_template)
     adapters = Path(path)
+    check_model_files(adapters)
     if not (adapters / "adapter_config.json").is_file():
         return _load_weights(model, path, len(tokenizer), dtype), tokenizer
     policy: Any = _load_weights(model, _base_of(adapters), len(tokenizer), dtype)
@@ -59,6 +61,19 @@ def load_policy(
         raise ModelError(f"The adapters in {adapters} cannot be loaded: {error}") from error
     disable_dropout(policy)
     return policy, tokenizer
+
+
+def check_model_files(folder: Path) -> None:
+    """ModelError where a file that a model is loaded from is not what was written.
+
+    A folder without a list of checksums, as those of others are, is taken as it is.
+    """
+    kinds = (".safetensors", ".json", ".jinja", ".model", ".txt")  # an optimizer may be large
+    if (name := first_damaged(folder, lambda name: name.endswith(kinds))) is not None:
+        raise ModelError(
+            f"{folder / name} is damaged or missing: it is not what {MANIFEST} beside it says. Put "
+            f"a copy of it back; or, if you changed it yourself, delete that {MANIFEST}."
+        )
 
 
 def _base_of(adapters: Path) -> str:
@@ -152,7 +167,7 @@ def tokenizer_and_path(
     Raises:
         ModelError: where there is no such model, or it has no chat template.
     """
-    folder = CHECKPOINT if model == "world" else project_path(model)
+    folder = CHECKPOINT if model == WORLD else project_path(model)
     if model == SMALL_MODEL or folder.name == WHEEL:
         try:
             folder = Path(small_model_folder(None if model == SMALL_MODEL else folder))
@@ -181,7 +196,7 @@ def tokenizer_and_path(
 
 
 def _not_there(model: str, folder: Path, error: Exception) -> str:
-    near = difflib.get_close_matches(model, ["world", SMALL_MODEL], n=1)
+    near = difflib.get_close_matches(model, [WORLD, SMALL_MODEL], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "give a folder, or a name as owner/model."
     return (
         f"There is no model {model!r}: {folder} is not a folder, and from the hub it cannot be "

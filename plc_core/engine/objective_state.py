@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import (
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -17,10 +18,24 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from plc_core.engine.tied_weights import KnowsTiedWeights
+from plc_core.engine.checkpoints import TRAINER_STATE, check_checkpoint
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, Objective, ObjectiveOutput, PairLogps, Router, Routing
+from plc_core.storage import list_checksums
+
+
+class KnowsTiedWeights(Trainer):
+    """Mixin for trainers: a resumed run warns of no weight that was loaded under another name."""
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = load_result.missing_keys
+        model: Any = self.model
+        weights = dict(model.named_parameters(remove_duplicate=False))
+        loaded = {id(weight) for name, weight in weights.items() if name not in missing}
+        unknown = [name for name in missing if id(weights.get(name)) not in loaded]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=unknown))
+
 
 STATE_FILE = "plc_state.json"
 
@@ -38,6 +53,7 @@ def load_objective_state(
             f"The checkpoint {checkpoint} has no {STATE_FILE}; without the margin's EMA the run "
             "cannot go on. Delete its folder to use an earlier checkpoint."
         )
+    check_checkpoint(checkpoint)
     state = read_json(path)
     try:
         objective.load_state_dict(state["objective"])
@@ -152,6 +168,18 @@ class CarriesObjective(KnowsTiedWeights):
                 state["flip_posterior"] = self.posterior.state_dict()
             write_json(folder / STATE_FILE, state)
         super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            list_checksums(folder, also=TRAINER_STATE)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Of every rank; the main one then lists the files, before it says that all is written.
+
+        transformers writes trainer_state.json next, and does not wait for the other ranks.
+        """
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_checksums(Path(output_dir))
 
 
 class _Steps(TrainerCallback):

@@ -1,9 +1,9 @@
-"""Packed rows: many pairs a row, each as prompt | chosen | rejected with the prompt held once."""
+"""Which pairs go together: the order of visits, forwards of a step, packed rows of a forward."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from plc_core.data import DataError
 
@@ -33,6 +34,7 @@ class PairCollator:
         distinct                    [B]     whether the two responses differ in their tokens
         index                       [B]     the pair's row in the data set
         reference                   [B, 2]  log-probs under the reference, where the rows have them
+        told                        [B, 2]  p_flip and p_tie, where the rows have them; NaN: unknown
 
     A token sees those from `begin` to itself without the gap; padding sees itself. A side without
     tokens has log-prob 0; that is how single responses are scored.
@@ -90,6 +92,9 @@ class PairCollator:
         if "reference_chosen" in rows[0]:
             reference = [[row["reference_chosen"], row["reference_rejected"]] for row in rows]
             arrays["reference"] = np.array(reference, dtype=np.float32)
+        if "p_flip" in rows[0]:
+            told = [[row["p_flip"], row["p_tie"]] for row in rows]
+            arrays["told"] = np.array(told, dtype=np.float32)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -190,3 +195,69 @@ def _longest_first(sizes: Sequence[int], order: Sequence[int], count: int) -> li
         bins[number].append(i)
         heapq.heappush(load, (total + sizes[i], number))
     return bins
+
+
+class VisitOrder(Sampler[int]):
+    """All pairs in random order, but in the first epoch the warm ones before the others.
+
+    The order follows from the seed and the epoch, so a resumed run goes on in it. A step's pairs
+    are the same on any number of ranks; among ranks, which wait for each other, they are dealt so
+    that all have about as many tokens.
+
+    Args:
+        sizes: tokens of each pair.
+        seed: of the order.
+        warm: whether each pair is warm; empty where none is.
+        batch_pairs: pairs of an optimizer step, over all ranks.
+        ranks: that take `batch_pairs / ranks` consecutive ones each.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        seed: int,
+        warm: Sequence[bool] = (),
+        batch_pairs: int = 1,
+        ranks: int = 1,
+    ) -> None:
+        self.sizes = sizes
+        self.seed = seed
+        self.warm = torch.tensor(warm or [False] * len(sizes), dtype=torch.bool)
+        self.batch_pairs = batch_pairs
+        self.ranks = ranks
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """The data loader says which epoch comes."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(len(self), generator=generator)
+        if self.epoch == 0:
+            warm = self.warm[order]
+            order = torch.cat([order[warm], order[~warm]])
+        for step in order.split(self.batch_pairs):
+            pairs = step.tolist()
+            # An epoch's last pairs are too few: the ranks fill up with others, in this order.
+            if self.ranks > 1 and len(pairs) == self.batch_pairs:
+                pairs = [pairs[i] for i in deal([self.sizes[i] for i in pairs], self.ranks)]
+            yield from pairs
+
+
+def deal(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Places of `sizes`, rank by rank: as many for each, and about the same sum.
+
+    The longest first, each to the rank that has least so far and still lacks some.
+    """
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    load = [(0, rank) for rank in range(ranks)]
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        total, rank = heapq.heappop(load)
+        hands[rank].append(i)
+        if len(hands[rank]) < len(sizes) // ranks:
+            heapq.heappush(load, (total + sizes[i], rank))
+    return [i for hand in hands for i in sorted(hand)]

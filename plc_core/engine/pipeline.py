@@ -25,11 +25,17 @@ from transformers import (
 
 from plc_core.data import DataError
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.arguments import check_processes, training_arguments, training_steps
+from plc_core.engine.arguments import (
+    Machine,
+    check_machine,
+    check_processes,
+    machine_warnings,
+    training_arguments,
+    training_steps,
+)
 from plc_core.engine.checkpoints import check_record, last_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
-from plc_core.engine.machine import Machine, check_machine, machine_warnings
 from plc_core.engine.models import compile_layers, describe, load_policy
 from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.packing import (
@@ -42,9 +48,9 @@ from plc_core.engine.packing import (
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.engine.training_pairs import training_pairs
+from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder, tell_progress
-from plc_core.files import RunError, cache_dir, project_path
+from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
@@ -76,7 +82,7 @@ def train(config: TrainConfig) -> Run:
     if processes.is_main_process:
         _open(config)
     processes.wait_for_everyone()
-    run = open_run(resolve(project_path(config.runs_dir), config.name))
+    run = open_run(resolve(config.runs_folder, config.name))
     if config.resume and run.is_trained:
         if processes.is_main_process:
             run.take_up()
@@ -87,7 +93,8 @@ def train(config: TrainConfig) -> Run:
     steps = load_objective_state(checkpoint, *states) if checkpoint else 0
     check_record(run, steps)
     with run.running("preparing") if processes.is_main_process else nullcontext():
-        progress = Progress(run if processes.is_main_process else None)
+        written = run if processes.is_main_process else None
+        progress = Progress(written)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
         _check_adapters(config, policy)
         policy.to(processes.device)
@@ -101,12 +108,14 @@ def train(config: TrainConfig) -> Run:
         seconds = verify_packing(policy, tokens.dataset, config.autocast)
         sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
         slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
-        Alerts(progress.run).tell(slow)
+        Alerts(written).tell(slow)
         if config.compile:
             compile_layers(policy)
         dataset, reference = with_reference(
             tokens.dataset, policy, cache_dir(), collator, config.autocast, progress
         )
+        if config.pair_priors:
+            dataset = with_pair_priors(dataset, tokens.pairs)
         if processes.is_main_process:
             _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
@@ -158,21 +167,9 @@ def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
     return objective, Router(**routing)
 
 
-def _check_adapters(config: TrainConfig, policy: object) -> None:
-    """RunError where a policy begins with adapters of another shape than is asked for."""
-    if not isinstance(policy, PeftModel):
-        return
-    own: Any = policy.active_peft_config
-    if (own.r, own.lora_alpha) != (config.lora_rank, config.lora_alpha):
-        raise RunError(
-            f"The adapters in {config.model} have rank {own.r} and alpha {own.lora_alpha}, and are "
-            f"trained on as they are: set lora_rank to {own.r} and lora_alpha to {own.lora_alpha}."
-        )
-
-
 def _open(config: TrainConfig) -> None:
     parameters = config.model_dump()
-    root = project_path(config.runs_dir)
+    root = config.runs_folder
     if not config.resume:
         create_run(root, config.name, {"kind": "training", "config": parameters})
         return
@@ -188,6 +185,33 @@ def _open(config: TrainConfig) -> None:
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
             "changed. Give it the parameters in its run.json, or another name."
         )
+
+
+def _check_adapters(config: TrainConfig, policy: object) -> None:
+    """RunError where a policy begins with adapters of another shape than is asked for."""
+    if not isinstance(policy, PeftModel):
+        return
+    own: Any = policy.active_peft_config
+    if (own.r, own.lora_alpha) != (config.lora_rank, config.lora_alpha):
+        raise RunError(
+            f"The adapters in {config.model} have rank {own.r} and alpha {own.lora_alpha}, and are "
+            f"trained on as they are: set lora_rank to {own.r} and lora_alpha to {own.lora_alpha}."
+        )
+
+
+def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
+    count = tokens.counts["identical-tokens"]
+    whole = len(tokens.pairs) + (count if left_out else 0)
+    done = "are left out" if left_out else "train nothing"
+    sentence = (
+        f"{count} of {whole} pairs have the same tokens on both sides and {done}: max_length "
+        f"{tokens.max_length} cuts them where they are still alike, or the chat template drops "
+        "the answers."
+    )
+    if count and count >= whole:
+        raise DataError(sentence)
+    if count:
+        logger.warning(sentence)
 
 
 def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, Any]) -> None:
@@ -268,21 +292,6 @@ def _fit(
             margin_noise=margin_noise(metrics),
             alerts=training_alerts(metrics, steps),
         )
-
-
-def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
-    count = tokens.counts["identical-tokens"]
-    whole = len(tokens.pairs) + (count if left_out else 0)
-    done = "are left out" if left_out else "train nothing"
-    sentence = (
-        f"{count} of {whole} pairs have the same tokens on both sides and {done}: max_length "
-        f"{tokens.max_length} cuts them where they are still alike, or the chat template drops "
-        "the answers."
-    )
-    if count and count >= whole:
-        raise DataError(sentence)
-    if count:
-        logger.warning(sentence)
 
 
 class _Bar(TrainerCallback):

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import math
-import secrets
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
@@ -23,83 +16,24 @@ from transformers import PreTrainedModel
 from plc_core.engine.logprobs import autocast, numerics, pair_logps
 from plc_core.engine.packing import StepCollator, pair_sizes
 from plc_core.engine.tokens import content_keys
-from plc_core.files import RunError, checksum, exclusive, read_table, replacing
+from plc_core.files import RunError, exclusive
 from plc_core.progress import Progress
+from plc_core.storage import ContentStore, content_hash
 
-_SCHEMA = pa.schema([("key", pa.string()), ("first", pa.float32()), ("second", pa.float32())])
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("first", pa.float32()),
+        ("second", pa.float32()),
+        ("grouping", pa.string()),
+    ]
+)
+"""Of the cache. The folder's name follows from the model, the precision and the attention; `key`
+from the tokens of the pair. `first` and `second` belong to the two responses in the order of their
+tokens, so that one row serves both directions of a flip. The last bits of a log-prob depend on
+what shares its forward, which `grouping` names: rows of one grouping were made alike."""
+
 _PAIRS_A_PART = 1024
-
-
-class ReferenceCache:
-    """Log-probs of pairs under one reference, on disk.
-
-    The folder's name follows from the model, the precision and the attention; a row's from the
-    tokens of the pair. `first` and `second` belong to the two responses in the order of their
-    tokens, so that one row serves both directions of a flip. The name of a part begins with the
-    CRC-32 of its bytes; a part that has others is removed and its pairs are computed again.
-    """
-
-    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
-        name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-        self.folder = root / "reference" / name
-        self._rows: dict[str, tuple[float, float]] = {}
-
-    def read(self) -> None:
-        """Take in what is on disk."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.folder} cannot be made: {error.strerror}.") from None
-        for part in sorted(self.folder.glob("[0-9a-f]*.parquet")):
-            table = _whole_part(part)
-            if table is None:
-                continue
-            values = zip(table["first"].to_pylist(), table["second"].to_pylist(), strict=True)
-            self._rows.update(zip(table["key"].to_pylist(), values, strict=True))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._rows
-
-    def __getitem__(self, key: str) -> tuple[float, float]:
-        return self._rows[key]
-
-    def add(self, rows: Iterable[tuple[str, float, float]]) -> None:
-        """Keep some pairs' values, on disk at once."""
-        keys, first, second = zip(*rows, strict=True)
-        table = pa.table({"key": keys, "first": first, "second": second}, schema=_SCHEMA)
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        raw = sink.getvalue().to_pybytes()
-        name = f"{zlib.crc32(raw):08x}{secrets.token_hex(4)}.parquet"
-        with replacing(self.folder / name) as temporary:
-            temporary.write_bytes(raw)
-        self._rows.update(zip(keys, zip(first, second, strict=True), strict=True))
-
-
-def _whole_part(part: Path) -> pa.Table | None:
-    try:
-        # A value may be changed in a file that can still be read.
-        table = (
-            read_table(part) if f"{checksum(part):08x}" == part.name[:8] else _SCHEMA.empty_table()
-        )
-        if (
-            table.num_rows
-            and table.schema == _SCHEMA
-            and all(
-                not column.null_count and (column.type == pa.string() or _all_finite(column))
-                for column in table.columns
-            )
-        ):
-            return table
-    except (OSError, RunError):
-        pass
-    with contextlib.suppress(OSError):
-        part.unlink()
-    return None
-
-
-def _all_finite(column: pa.ChunkedArray) -> bool:
-    return bool(pc.all(pc.is_finite(column)).as_py() in (True, None))
 
 
 def with_reference(
@@ -118,23 +52,25 @@ def with_reference(
     the reference.
     """
     keys = content_keys(dataset)
-    settings = numerics(model, bf16) | {"layout": "packed prompt|chosen|rejected"}
-    cache = ReferenceCache(cache_root, settings)
+    settings = numerics(model, bf16) | {"layout": "packed prompt|first|second"}
     # Another process that needs the same waits here, and then finds it on disk.
-    with exclusive(cache.folder):
-        cache.read()
-        missing = {key: i for i, key in enumerate(keys) if key not in cache}
+    with exclusive(cache_root / "reference" / content_hash(settings)):
+        store = ContentStore("reference", settings, _SCHEMA, cache_root)
+        missing = {key: i for i, key in enumerate(keys) if key not in store}
         with autocast(model.device, bf16):
-            _fill(cache, missing, dataset, model, collator, progress)
+            _fill(store, missing, dataset, model, collator, progress)
     columns: dict[str, list[float]] = {"reference_chosen": [], "reference_rejected": []}
+    groupings = set()
     for row, key in zip(dataset, keys, strict=True):
-        chosen, rejected = _in_token_order(row, *cache[key])
-        columns["reference_chosen"].append(chosen)
-        columns["reference_rejected"].append(rejected)
+        known = store[key]
+        chosen, rejected = ("first", "second") if in_token_order(row) else ("second", "first")
+        columns["reference_chosen"].append(known[chosen])
+        columns["reference_rejected"].append(known[rejected])
+        groupings.add(known["grouping"])
     for name, values in columns.items():
         dataset = dataset.add_column(name, values)
-    record = settings | {"computed": len(missing), "reused": len(keys) - len(missing)}
-    return dataset, record
+    counts = {"computed": len(missing), "reused": len(keys) - len(missing)}
+    return dataset, settings | counts | {"grouping": content_hash(sorted(groupings))[:16]}
 
 
 def in_token_order(row: Mapping[str, Any]) -> bool:
@@ -145,14 +81,20 @@ def in_token_order(row: Mapping[str, Any]) -> bool:
     return bool(row["chosen_ids"] <= row["rejected_ids"])
 
 
-def _in_token_order(row: dict[str, Any], a: float, b: float) -> tuple[float, float]:
-    # From (chosen, rejected) to the cache's order, and back: a swap undoes itself.
-    return (a, b) if in_token_order(row) else (b, a)
+def _ordered(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The pair with the response that is first in the order of tokens as the chosen one.
+
+    Which of them stands first in its row decides the last bits of both log-probs: they may not
+    depend on which of two runs, whose labels differ, came first.
+    """
+    sides = ("chosen_ids", "rejected_ids")
+    order = sides if in_token_order(row) else sides[::-1]
+    return {**row, **{side: row[name] for side, name in zip(sides, order, strict=True)}}
 
 
 @torch.no_grad()
 def _fill(
-    cache: ReferenceCache,
+    store: ContentStore,
     missing: dict[str, int],
     dataset: Dataset,
     model: PreTrainedModel,
@@ -164,10 +106,13 @@ def _fill(
     rows = dataset.select(missing.values())
     order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
     keys = list(missing)
+    threads = torch.get_num_threads() if model.device.type == "cpu" else None
+    forward = [collator.collator.row_tokens, collator.pairs_per_forward,
+               collator.tokens_per_forward, threads]  # fmt: skip
     with progress.phase("reference log-probs", len(order)) as advance:
         for start in range(0, len(order), _PAIRS_A_PART):
             members = order[start : start + _PAIRS_A_PART]
-            part = [rows[i] for i in members]
+            part = [_ordered(rows[i]) for i in members]
             values = _pair_values(model, collator, part)
             for row, pair in zip(part, values, strict=True):
                 if not all(map(math.isfinite, pair)):
@@ -175,9 +120,10 @@ def _fill(
                         f"The reference gives pair {row['pair_id']} a log-probability that is not "
                         "finite; look at its weights and at that pair."
                     )
-            cache.add(
-                (keys[i], *_in_token_order(row, *pair))
-                for i, row, pair in zip(members, part, values, strict=True)
+            grouping = content_hash([forward, [keys[i] for i in members]])[:16]
+            store.add(
+                {"key": keys[i], "first": first, "second": second, "grouping": grouping}
+                for i, (first, second) in zip(members, values, strict=True)
             )
             advance(len(part))
     model.train(was_training)

@@ -7,6 +7,7 @@ classification with one label, so whatever takes such a judge by its folder take
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +15,14 @@ import numpy as np
 import torch
 from datasets import Dataset
 from pydantic import Field
+from scipy.stats import binomtest
 from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
 from transformers.utils import logging
 from trl import RewardConfig, RewardTrainer
 
-from plc_core.analysis.statistics import wilson
 from plc_core.data import DataError, Pairs
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.config import DataConfig
+from plc_core.engine.config import DataConfig, StageConfig
 from plc_core.engine.conversations import is_held_out
 from plc_core.engine.models import (
     ModelError,
@@ -36,8 +37,8 @@ from plc_core.engine.reward_scoring import (
     load_reward_model,
     score_ids,
 )
+from plc_core.engine.sources import source_of
 from plc_core.engine.stages import (
-    StageConfig,
     check_same_data,
     fit,
     one_process,
@@ -47,7 +48,6 @@ from plc_core.engine.stages import (
 )
 from plc_core.engine.templates import Turns
 from plc_core.engine.tokens import tokenize_pairs
-from plc_core.engine.training_pairs import read_pairs
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.provenance import provenance
@@ -90,7 +90,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
         set_seed(config.seed)
         reward = _fresh(config)
         if pairs is None:
-            pairs = read_pairs(_data(config), progress)
+            pairs = source_of(config.data).load(_data(config), progress)
         check_same_data(run, pairs.fingerprint)
         train, held_out, equal = _split(pairs, reward.tokenizer, config, progress)
         run.update_info(
@@ -169,10 +169,11 @@ def _accuracy(model: RewardModel, held_out: Dataset) -> dict[str, Any]:
     better = np.empty(0)
     if len(held_out):
         better = _scores(model, held_out["chosen_ids"]) - _scores(model, held_out["rejected_ids"])
-    right = int((better > 0).sum())
-    low, high = wilson(right, len(better))
-    share = right / len(better) if len(better) else None
-    return {"accuracy": share, "low": low, "high": high, "n": len(better)}
+    right, count = int((better > 0).sum()), len(better)
+    if not count:
+        return {"accuracy": None, "low": math.nan, "high": math.nan, "n": 0}
+    low, high = binomtest(right, count).proportion_ci(0.95, method="wilson")
+    return {"accuracy": right / count, "low": float(low), "high": float(high), "n": count}
 
 
 def _fresh(config: RewardModelConfig) -> RewardModel:

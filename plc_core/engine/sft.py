@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch.nn.functional import cross_entropy
 from transformers import (
     PreTrainedModel,
@@ -21,16 +20,12 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.conversations import (
-    IGNORED,
-    Conversations,
-    source_rows,
-    tokenize_conversations,
-    world_rows,
-)
+from plc_core.engine.config import FRESH_WORLD, SftConfig
+from plc_core.engine.conversations import IGNORED, Conversations, tokenize_conversations
 from plc_core.engine.models import describe, load_policy
+from plc_core.engine.objective_state import KnowsTiedWeights
+from plc_core.engine.sources import Source, source_of
 from plc_core.engine.stages import (
-    StageConfig,
     check_same_data,
     fit,
     one_process,
@@ -38,27 +33,10 @@ from plc_core.engine.stages import (
     save_model,
     stage_arguments,
 )
-from plc_core.engine.tied_weights import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.provenance import provenance
-
-FRESH_WORLD = "world-base"
-"""The name of a model of the embedded world's shape with fresh weights."""
-
-_WORLD_ROWS = 19_200
-
-
-class SftConfig(StageConfig):
-    """The parameters of `notebooks/00_sft.ipynb`; real models want a rate near 2e-5."""
-
-    model: str = FRESH_WORLD  # "world-base", a local folder, or a name on the hub
-    chat_template: str | None = None  # a file in Jinja, for a base model that has no template
-    data_split: str = "train"  # of files that name theirs, or of the hub, as train_sft
-    data_revision: str | None = None  # of the hub dataset
-    num_rows: int | None = Field(None, gt=0)  # first rows to read; None: all; 19200 of the world
-    eval_prompts: int = Field(200, ge=0)  # of the world, to answer greedily at the end
 
 
 def train_sft(config: SftConfig) -> Run:
@@ -81,7 +59,8 @@ def train_sft(config: SftConfig) -> Run:
         progress = Progress(run)
         set_seed(config.seed)
         model, tokenizer = _model(config)
-        conversations = _conversations(config, tokenizer, progress)
+        source = source_of(config.data, config.data_revision)
+        conversations = _conversations(config, source, tokenizer, progress)
         fingerprint = conversations.fingerprint
         check_same_data(run, fingerprint)
         run.write_findings(conversations.findings)
@@ -104,7 +83,7 @@ def train_sft(config: SftConfig) -> Run:
         held_out = conversations.held_out if len(conversations.held_out) else None
         trainer = _Trainer(
             trained,
-            _arguments(config, run, len(conversations.train)),
+            _arguments(config, source, run, len(conversations.train)),
             train_dataset=conversations.train,
             eval_dataset=held_out,
             processing_class=tokenizer,
@@ -158,26 +137,17 @@ def _model(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
 
 def _conversations(
-    config: SftConfig, tokenizer: PreTrainedTokenizerBase, progress: Progress
+    config: SftConfig, source: Source, tokenizer: PreTrainedTokenizerBase, progress: Progress
 ) -> Conversations:
-    if config.data == "world":
-        count = config.num_rows or _WORLD_ROWS
-        rows = world_rows(count, config.seed, config.rows_per_forward)
-    else:
-        count = config.num_rows or 0
-        rows = source_rows(config.data, config.data_split, config.data_revision)
-        if config.num_rows:
-            rows = (row for row, _ in zip(rows, range(config.num_rows), strict=False))
+    rows, count = source.load_conversations(config)
     return tokenize_conversations(
         rows, tokenizer, config.max_length, config.held_out_share, progress, count
     )
 
 
-def _arguments(config: SftConfig, run: Run, rows: int) -> SFTConfig:
-    # The world's rows are in the order in which they are to be learnt.
-    order = "sequential" if config.data == "world" else "random"
+def _arguments(config: SftConfig, source: Source, run: Run, rows: int) -> SFTConfig:
     return SFTConfig(
         **stage_arguments(config, run, rows),
-        train_sampling_strategy=order,
+        train_sampling_strategy="sequential" if source.in_order else "random",
         dataset_kwargs={"skip_prepare_dataset": True},
     )

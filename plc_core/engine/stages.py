@@ -1,15 +1,14 @@
-"""What the stages before preference training share: settings, one fit with a record, the model."""
+"""What the stages before preference training share: a run, one fit with a record, the model."""
 
 from __future__ import annotations
 
 import math
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import PartialState
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import (
     PreTrainedTokenizerBase,
     TrainerCallback,
@@ -19,52 +18,11 @@ from transformers import (
 )
 
 from plc_core.engine.checkpoints import last_checkpoint
-from plc_core.engine.config import as_number
-from plc_core.files import RunError, project_path
+from plc_core.engine.config import StageConfig
+from plc_core.files import RunError
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run, open_run, resolve
-
-
-class StageConfig(BaseModel):
-    """What the supervised stage and the reward model have in common."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    name: str  # name of the run, and of its folder
-    runs_dir: str = "runs"  # where run folders lie; relative to the checkout
-    data: str = Field("world", min_length=1)  # "world", a local file or folder, or a hub dataset
-    learning_rate: float = Field(3e-3, gt=0)  # peak, with cosine decay and 10 % warm-up
-    adam_beta2: float = Field(0.98, gt=0, lt=1)  # decay of squared gradients; short runs want less
-    epochs: float = Field(1.0, gt=0, le=1000)
-    batch_rows: int = Field(16, gt=0)  # conversations or pairs an optimizer step
-    rows_per_forward: int = Field(16, gt=0)  # at most; divides batch_rows
-    max_length: int = Field(1024, ge=4, le=1_000_000)  # tokens
-    lora_rank: int = Field(0, ge=0, le=4096)  # 0 trains all weights; adapters are merged at the end
-    lora_alpha: int = Field(16, gt=0)
-    precision: Literal["fp32", "bf16"] = "fp32"
-    gradient_checkpointing: bool = False
-    held_out_share: float = Field(0.02, ge=0, lt=1)  # of the rows, by a hash of their prompt
-    seed: int = Field(0, ge=0, lt=2**32)  # data of the world, order and weights
-    save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps none
-    resume: bool = False  # go on from the last checkpoint of the run of this name
-
-    @model_validator(mode="before")
-    @classmethod
-    def _numbers_in_exponent_form(cls, values: Any) -> Any:
-        # YAML reads 1e-5, without a dot, as text; a strict float would refuse it.
-        if not isinstance(values, dict):
-            return values
-        floats = [n for n, f in cls.model_fields.items() if f.annotation is float]
-        return values | {n: as_number(values[n]) for n in floats if n in values}
-
-    @model_validator(mode="after")
-    def _divisible(self) -> StageConfig:
-        if self.batch_rows % self.rows_per_forward:
-            raise ValueError(
-                f"rows_per_forward ({self.rows_per_forward}) must divide batch_rows "
-                f"({self.batch_rows})"
-            )
-        return self
+from plc_core.storage import list_checksums
 
 
 def one_process() -> None:
@@ -87,7 +45,7 @@ def open_stage(config: StageConfig, kind: str) -> tuple[Run, Path | None]:
         RunError: where the name is taken, there is no such run, or its parameters were others.
     """
     parameters = config.model_dump()
-    root = project_path(config.runs_dir)
+    root = config.runs_folder
     if not config.resume:
         return create_run(root, config.name, {"kind": kind, "config": parameters}), None
     run = open_run(resolve(root, config.name))
@@ -174,6 +132,7 @@ def save_model(model: Any, tokenizer: PreTrainedTokenizerBase, run: Run, precisi
     folder = run.path / "model"
     (model.to(torch.bfloat16) if precision == "bf16" else model).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    list_checksums(folder)
 
 
 class _Recorder(TrainerCallback):
@@ -210,6 +169,7 @@ class _Recorder(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         self.keep()
+        list_checksums(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 
     def keep(self) -> None:
         """Write the rows that are not written yet: a checkpoint has all steps before it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -23,16 +22,9 @@ from plc_core.data import Pairs
 from plc_core.data.storage import read_batches, write_batches
 from plc_core.engine.encoding import Conversation, Encoded, PairIds, encode_all
 from plc_core.engine.templates import ChatFormat, chat_format, probe
-from plc_core.files import (
-    RunError,
-    cache_dir,
-    checksum,
-    exclusive,
-    read_json,
-    replacing,
-    write_json,
-)
+from plc_core.files import cache_dir
 from plc_core.progress import Progress
+from plc_core.storage import cached_folder
 
 TOKENS = Features(
     {"pair_id": Value("string")}
@@ -48,6 +40,7 @@ _NOTES = {
     "refused": Value("string"),  # why there are no tokens, else null
 }
 _SCHEMA: pa.Schema = Features(dict(TOKENS) | _NOTES).arrow_schema
+_TOKENS_FILE = "tokens.arrow"
 _CODE = ("encoding", "templates", "token_cache")
 """Of this code: to be raised with every change of the tokens that it gives."""
 
@@ -104,16 +97,13 @@ def token_file(
     and by the version of this code. A file that is damaged, or was cut off, is made again.
     """
     chat = chat_format(tokenizer)
-    path = cache_dir() / "tokens" / f"{_key(pairs, chat)}.arrow"
-    # Another process that needs the same waits here, and then finds it.
-    with exclusive(path):
-        if not _whole(path, len(pairs)):
-            with replacing(path) as temporary:
-                rows = write_batches(
-                    temporary, _SCHEMA, _batches(pairs, chat, progress or Progress())
-                )
-            write_json(_seal(path), {"rows": rows, "crc32": checksum(path)})
-    return TokenFile(path)
+
+    def write(folder: Path) -> None:
+        batches = _batches(pairs, chat, progress or Progress())
+        write_batches(folder / _TOKENS_FILE, _SCHEMA, batches)
+
+    folder = cached_folder(cache_dir() / "tokens" / _key(pairs, chat), write)
+    return TokenFile(folder / _TOKENS_FILE)
 
 
 def _batches(pairs: Pairs, chat: ChatFormat, progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -187,14 +177,3 @@ def _key(pairs: Pairs, chat: ChatFormat) -> str:
         for text in batch.filter(batch["injected_tie"])["chosen"].to_pylist():
             digest.update(hashlib.sha256(text.encode()).digest())
     return digest.hexdigest()[:32]
-
-
-def _seal(path: Path) -> Path:
-    return path.with_suffix(".json")
-
-
-def _whole(path: Path, rows: int) -> bool:
-    with contextlib.suppress(RunError, OSError):
-        seal = read_json(_seal(path))
-        return seal == {"rows": rows, "crc32": checksum(path)}
-    return False

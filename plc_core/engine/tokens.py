@@ -19,8 +19,8 @@ from plc_core.data import DataError, Pairs
 from plc_core.data.pairs import FEATURES
 from plc_core.data.rules import FINDINGS, Action, chosen_actions
 from plc_core.engine.templates import CannotRenderError, Turns, chat_format
-from plc_core.engine.token_cache import TOKENS, TokenFile, token_file
-from plc_core.engine.truncation import cut_tokens, kept_sizes
+from plc_core.engine.token_cache import TOKENS, token_file
+from plc_core.engine.truncation import Truncation, cut_tokens
 from plc_core.progress import Progress
 
 _KINDS = {
@@ -119,15 +119,16 @@ def tokenize_pairs(
             f"{file.note('refused')[0]}. It is the first of {len(pairs):,}, and all are refused. "
             "Is it the model for these pairs?"
         )
-    found, kept = _found(file, max_length, decided)
+    cut = Truncation(file, max_length)
+    found, kept = _found(cut, decided)
     noted = {name: file.note(name).to_numpy() for name in ("folded", "own")}
     kinds = {kind: file.note("pair_id").filter(rows) for kind, rows in (found | noted).items()}
-    findings = _findings(pairs, file, found, decided, max_length)
-    left = int(kept_sizes(file.sizes, max_length)[:, kept].sum())
+    findings = _findings(pairs, cut, found, decided)
+    left = int(cut.sizes[:, kept].sum())
     lost = int(file.sizes[:, kept].sum()) - left
     return Tokens(
         pairs=_marked(pairs, found, kept, decided, findings),
-        dataset=cut_tokens(file, _flips(pairs), kept, max_length, tokenizer.bos_token_id),
+        dataset=cut_tokens(cut, _flips(pairs), kept, tokenizer.bos_token_id),
         max_length=max_length,
         kinds=kinds,
         counts={"pairs": len(pairs)}
@@ -154,9 +155,9 @@ def truncation_table(
     count, tokens = int((~file.refused).sum()), int(file.sizes.sum())
     rows = []
     for length in lengths:
-        kept = kept_sizes(file.sizes, length)
-        truncated = int((kept < file.sizes).any(0).sum())
-        identical, lost = int(_identical(file, length).sum()), tokens - int(kept.sum())
+        cut = Truncation(file, length)
+        truncated, identical = int(cut.shortened.sum()), int(cut.identical.sum())
+        lost = tokens - int(cut.sizes.sum())
         rows.append([length, count, truncated, identical, tokens, lost])
     names = ["max_length", "pairs", "truncated", "identical", "tokens", "tokens_lost"]
     table = pd.DataFrame(rows, columns=names)
@@ -206,12 +207,12 @@ def _name(prompt: npt.NDArray, chosen: npt.NDArray, rejected: npt.NDArray) -> st
 
 
 def _found(
-    file: TokenFile, max_length: int, actions: Mapping[str, Action]
+    cut: Truncation, actions: Mapping[str, Action]
 ) -> tuple[dict[str, npt.NDArray[np.bool_]], npt.NDArray[np.bool_]]:
     """[pairs] which pairs fall under each rule, and which remain."""
-    short = (kept_sizes(file.sizes, max_length) < file.sizes).any(0)
+    file = cut.file
     rewritten = file.note("rewritten").to_numpy()
-    under = (file.refused, rewritten, short, _identical(file, max_length))
+    under = (file.refused, rewritten, cut.shortened, cut.identical)
     found, kept = {}, np.ones(len(file.refused), dtype=bool)
     for rule, rows in zip(_RULES, under, strict=True):
         found[rule] = rows & kept  # a pair that is left out meets no later rule
@@ -219,28 +220,21 @@ def _found(
             first = file.note("pair_id").filter(found[rule])[0]
             raise DataError(
                 f"{found[rule].sum():,} of {len(kept):,} pairs {_KINDS[rule]} (max_length is "
-                f"{max_length}; the first is {first})."
+                f"{cut.max_length}; the first is {first})."
             )
         if actions[rule] == "drop":
             kept &= ~found[rule]
     return found, kept
 
 
-def _identical(file: TokenFile, max_length: int) -> npt.NDArray[np.bool_]:
-    """[pairs] whether both answers have the same tokens after truncation."""
-    _, chosen, rejected = kept_sizes(file.sizes, max_length)
-    common = pc.fill_null(file.note("common"), 0).to_numpy()
-    return (chosen == rejected) & (common >= chosen) & ~file.refused
-
-
 def _findings(
     pairs: Pairs,
-    file: TokenFile,
+    cut: Truncation,
     found: Mapping[str, npt.NDArray[np.bool_]],
     actions: Mapping[str, Action],
-    max_length: int,
 ) -> pa.Table:
-    whole, left = file.sizes.sum(0), kept_sizes(file.sizes, max_length).sum(0)
+    file = cut.file
+    whole, left = file.sizes.sum(0), cut.sizes.sum(0)
     tables = []
     for rule, rows in found.items():
         if rule == "template-refused":

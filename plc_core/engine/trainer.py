@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,18 +16,17 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
-from plc_core.engine.checkpoints import list_files
 from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
 from plc_core.engine.objective_state import CarriesObjective
-from plc_core.engine.order import VisitOrder
-from plc_core.engine.packing import StepCollator, pair_sizes
+from plc_core.engine.packing import StepCollator, VisitOrder, pair_sizes
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import RunError
 from plc_core.objective import NonFiniteError, Objective, PairLogps, Router
 from plc_core.objective.reduction import counts_over_ranks
 
 _COLUMNS = [
-    "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected"
+    "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected",
+    "p_flip", "p_tie",
 ]  # fmt: skip
 
 
@@ -164,10 +162,12 @@ class PreferenceTrainer(CarriesObjective):
         """A forward's share of the step's mean loss."""
         chosen, rejected = pair_logps(model, inputs)
         lengths = inputs["lengths"].view(-1, 2)
-        logps = PairLogps(chosen, rejected, *inputs["reference"].unbind(1), *lengths.unbind(1))
+        told = inputs["told"].unbind(1) if "told" in inputs else ()
+        reference = inputs["reference"].unbind(1)
+        logps = PairLogps(chosen, rejected, *reference, *lengths.unbind(1), *told)
         index, distinct = inputs["index"], inputs["distinct"]
         if "counted" in inputs:
-            logps = PairLogps(*(x[inputs["counted"]] for x in logps))
+            logps = logps.select(inputs["counted"])
             index, distinct = index[inputs["counted"]], distinct[inputs["counted"]]
         try:
             out, routing = self.score(logps, model.training, distinct)
@@ -185,16 +185,6 @@ class PreferenceTrainer(CarriesObjective):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """0: transformers' estimate counts padding of a layout that packed rows do not have."""
         return 0
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        """Of every rank; the main one then lists the files, before it says that all is written.
-
-        transformers writes trainer_state.json next, and does not wait for the other ranks.
-        """
-        super()._save_rng_state(output_dir)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            list_files(Path(output_dir))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         try:

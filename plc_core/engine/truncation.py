@@ -15,27 +15,36 @@ from plc_core.data.storage import dataset_from_batches, read_batches
 from plc_core.engine.token_cache import TOKENS, TokenFile
 
 
-def kept_sizes(sizes: npt.NDArray[np.int64], max_length: int) -> npt.NDArray[np.int64]:
-    """How many tokens of prompt, chosen and rejected remain: [3, pairs] to [3, pairs].
+class Truncation:
+    """What a maximal length leaves of tokenised pairs.
 
     The prompt loses its start down to half of max_length, then the longer answer its end.
+
+    Attributes:
+        sizes: [3, pairs] tokens of prompt, chosen and rejected that remain.
+        shortened: [pairs] whether the pair lost any.
+        identical: [pairs] whether both answers have the same tokens afterwards.
     """
-    prompt, longest = sizes[0], sizes[1:].max(0)
-    room = np.maximum(max_length - longest, max_length // 2)
-    prompt = np.where(prompt + longest > max_length, np.minimum(prompt, room), prompt)
-    return np.stack([prompt, *np.minimum(sizes[1:], max_length - prompt)])
+
+    def __init__(self, file: TokenFile, max_length: int) -> None:
+        self.file = file
+        self.max_length = max_length
+        prompt, longest = file.sizes[0], file.sizes[1:].max(0)
+        room = np.maximum(max_length - longest, max_length // 2)
+        prompt = np.where(prompt + longest > max_length, np.minimum(prompt, room), prompt)
+        self.sizes = np.stack([prompt, *np.minimum(file.sizes[1:], max_length - prompt)])
+        self.shortened = (self.sizes < file.sizes).any(0)
+        _, chosen, rejected = self.sizes
+        common = pc.fill_null(file.note("common"), 0).to_numpy()
+        self.identical = (chosen == rejected) & (common >= chosen) & ~file.refused
 
 
 def cut_tokens(
-    file: TokenFile,
-    flips: npt.NDArray[np.bool_],
-    kept: npt.NDArray[np.bool_],
-    max_length: int,
-    first: int | None,
+    cut: Truncation, flips: npt.NDArray[np.bool_], kept: npt.NDArray[np.bool_], first: int | None
 ) -> Dataset:
-    """The kept pairs as they are observed, cut to max_length; `first` is the tokenizer's BOS."""
-    sizes = kept_sizes(file.sizes, max_length)
-    if kept.all() and not flips.any() and (sizes == file.sizes).all():
+    """The kept pairs as they are observed, truncated; `first` is the tokenizer's BOS."""
+    file, sizes = cut.file, cut.sizes
+    if kept.all() and not flips.any() and not cut.shortened.any():
         return file.dataset()
 
     def batches() -> Iterator[pa.RecordBatch]:

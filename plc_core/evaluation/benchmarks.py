@@ -14,10 +14,13 @@ from typing import Any
 from plc_core.data.folders import SourceFile, local_files
 from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError
+from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.evaluation.prompts import Prompt, prompt_of_row
 from plc_core.evaluation.published import PUBLISHED, Published, published_files
 
+WORLD, GOLD = "world", "gold"
+"""The embedded world's prompts, and the judge that knows the truth about answers to them alone."""
 WORLD_PROMPTS = 805
 FIRST = 200
 """Prompts of the fixed subset for commercial judges (the paper's evaluation protocol)."""
@@ -31,11 +34,16 @@ class Benchmark:
         name: of the files that answers to it are kept in.
         prompts: at least one, with different ids.
         origin: where they come from, for the record: repository, revision, files by SHA-256.
+        max_new_tokens: of an answer, where the benchmark sets it; None leaves it to the evaluation.
+        one_stream: whether the prompts share one stream of random numbers when they are sampled,
+            so that the same seed gives the same answers to the same set of prompts alone.
     """
 
     name: str
     prompts: tuple[Prompt, ...]
     origin: Mapping[str, Any] = field(default_factory=dict)
+    max_new_tokens: int | None = None
+    one_stream: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -100,12 +108,12 @@ def load_benchmark(
         raise DataError(f"limit is a number of prompts, 1 or more; it is {limit!r}.")
     name = str(source)
     published = PUBLISHED.get(name)
-    if part is not None and (published is not None or name == "world"):
+    if part is not None and is_named(name):
         raise DataError(
             f"{name!r} is one benchmark, and has no part {part!r}; its first prompts are had by a "
             "limit."
         )
-    if name == "world":
+    if name == WORLD:
         return world_benchmark(limit or WORLD_PROMPTS)
     if published is not None:
         found, origin = published_files(name, published, files, revision)
@@ -113,9 +121,9 @@ def load_benchmark(
     else:
         if files is not None or revision is not None:
             raise DataError(
-                f"There is no benchmark {name!r}; the names are {', '.join(PUBLISHED)}, world."
+                f"There is no benchmark {name!r}; the names are {', '.join([*PUBLISHED, WORLD])}."
             )
-        found, origin = local_files(source, "test", [*PUBLISHED, "world"]), {}
+        found, origin = local_files(source, "test", [*PUBLISHED, WORLD]), {}
         rows = list(_rows(found, encoding))
         if part is not None:
             rows = _of_part(source, rows, part)
@@ -130,15 +138,35 @@ def load_benchmark(
 
 
 def world_benchmark(count: int) -> Benchmark:
-    """The first `count` held-out prompts of the embedded world, under the name world-`count`.
-
-    Ids are those of generations/world.parquet.
-    """
+    """The first `count` held-out prompts of the embedded world."""
     prompts = [
         Prompt(hashlib.sha256(p.text.encode()).hexdigest()[:16], (p.text,), category=p.family)
         for p in held_out_prompts(count)
     ]
-    return Benchmark(f"world-{count}", tuple(prompts), {"world": "held-out prompts"})
+    origin = {"world": "held-out prompts"}
+    return Benchmark(WORLD, tuple(prompts), origin, RESPONSE_TOKENS, one_stream=True)
+
+
+def open_benchmark(source: str, world_prompts: int, limit: int | None = None) -> Benchmark:
+    """The benchmark of a notebook's parameter: a name or a file, a part of a file as file#part.
+
+    Args:
+        source: as of `load_benchmark`.
+        world_prompts: how many the world has.
+        limit: only the first prompts of any other.
+    """
+    path, _, part = source.partition("#")
+    return load_benchmark(path, part=part or None, limit=world_prompts if path == WORLD else limit)
+
+
+def is_named(source: str) -> bool:
+    """Whether it is the name of a benchmark, and no file."""
+    return source in PUBLISHED or source == WORLD
+
+
+def model_for(benchmark: str) -> str | None:
+    """The one model whose policies a benchmark can be put to; None where any can answer."""
+    return WORLD if benchmark == WORLD else None
 
 
 def _published_prompts(

@@ -10,6 +10,7 @@ import torch
 
 from plc_core.engine.checkpoints import load_trained
 from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.evaluation.comparison import GROUP, Evaluation
 from plc_core.evaluation.completeness import (
     Bench,
     EvaluationConfig,
@@ -23,13 +24,12 @@ from plc_core.evaluation.completeness import (
 )
 from plc_core.evaluation.divergence import measure_log_ratios
 from plc_core.evaluation.generate import generate
-from plc_core.evaluation.judged import Evaluation, read_evaluation
+from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.judges.judgements import compare_generations
 from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
-from plc_core.evaluation.methods import GROUP, Contestant, check_contestants
+from plc_core.evaluation.methods import Contestant, check_contestants
 from plc_core.evaluation.policies import LocalPolicy, Policy
-from plc_core.evaluation.world_generations import generate_world
 from plc_core.files import RunError, read_table
 from plc_core.runs import Run
 
@@ -107,7 +107,7 @@ def _is_answered(entry: Contestant, bench: Bench) -> bool:
     """Whether nothing is left to answer; False for a server, whose answers no checkpoint dates."""
     if entry.policy is not None:
         return False
-    known = bench.decodings is None or "sampled" not in bench.decodings
+    known = "sampled" not in bench.decodings
     return (known or has_log_ratios(entry.run, bench)) and is_answered(
         entry.run, bench, ("trained", "reference")
     )
@@ -118,9 +118,6 @@ def _answer(
 ) -> None:
     run, name = entry.run, bench.prompts.name
     if _is_answered(entry, bench):
-        return
-    if bench.decodings is None:
-        generate_world(run, len(bench.prompts))
         return
     model = str(run.info.get("config", {}).get("model"))
     if entry.policy is None and not loaded:

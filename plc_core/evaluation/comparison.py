@@ -1,237 +1,221 @@
-"""Runs on the same corrupted data side by side, from their files alone."""
+"""One comparison: judged answers of several policies, and every win rate that follows from them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
 
-from plc_core.analysis.audit import flip_ranking, join_last_visits, routing_by_state
-from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
-from plc_core.evaluation.win_rate import WinRate, win_rate
-from plc_core.files import RunError, project_path
-from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.evaluation.sides import (
+    LENGTHS,
+    Side,
+    Where,
+    averaged,
+    naming,
+    sides_against,
+    sides_beside,
+    table_of,
+    wins_of,
+)
+from plc_core.evaluation.win_rate import Incomplete, join_prompts
 
-DECODINGS = ("greedy", "sampled")
-_GOLD = "judgements/gold-world.parquet"
+_VERDICTS = ("verdicts", "prompts")  # what is joined, as errors call it
 
-
-class ComparisonConfig(BaseModel):
-    """The parameters of a notebook that compares runs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: str  # name of the report's folder
-    runs_dir: str = "runs"
-    runs: list[str] = Field(min_length=1)  # the runs to compare
-    baseline: str  # the run that win rates are against
-    control: str | None = None  # the run that moved as far as the spotlight, by beta alone
-    spotlight: str  # the run whose routing is shown
-
-
-class Comparison(NamedTuple):
-    """Runs on the same pairs with the same labels, from the same reference."""
-
-    report: Run  # the folder of the report
-    runs: list[Run]
-    baseline: Run
-    control: Run | None
-    spotlight: Run
+SFT = "SFT"
+"""The method that training starts from: the reference's own answers."""
+GROUP = ("dataset", "model", "seed")
+"""What methods must share to be compared: their pairs, their start and their seed."""
+CELL = ("dataset", "model", "benchmark", "judge", "decoding")
+"""What makes a cell of win rates, beside method and seed."""
+MEAN = tuple(key for key in CELL if key != "benchmark")
+"""What makes a mean over the cells of several benchmarks."""
 
 
-def open_comparison(config: ComparisonConfig) -> Comparison:
-    """Open the runs and the report's own folder; an older report of this name is replaced.
+@dataclass(frozen=True)
+class Evaluation:
+    """Judged answers of several policies.
 
-    Raises:
-        RunError: for a run that is missing, or was trained on other data or from another model.
+    Attributes:
+        judged: one row an answer, or a prompt's turns averaged: `CELL`, method, seed, run,
+            prompt_id, category, turns, characters (of the answers to all turns), reward (NaN where
+            the judge gave none).
+        log_ratios: log(pi/pi_ref) of sampled answers, a row a prompt: dataset, model, seed,
+            benchmark, method, prompt_id, log_ratio. No rows for servers.
+        versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn,
+            with the characters and baseline_characters of both; empty where no such judge was
+            asked.
+        baseline: the method that win rates are against unless told otherwise.
+        sizes: prompts of each benchmark.
+        incomplete: as in `win_rate`.
     """
-    folder = project_path(config.runs_dir)
-    names = [*config.runs, config.baseline, config.control, config.spotlight]
-    opened = {name: open_run(resolve(folder, name)) for name in names if name is not None}
-    _same_data(list(opened.values()))
-    info = {"kind": "analysis", "config": config.model_dump()}
-    return Comparison(
-        create_run(folder, config.name, info),
-        [opened[name] for name in config.runs],
-        opened[config.baseline],
-        opened[config.control] if config.control else None,
-        opened[config.spotlight],
-    )
 
+    judged: pd.DataFrame
+    log_ratios: pd.DataFrame
+    versus: pd.DataFrame
+    baseline: str
+    sizes: Mapping[str, int]
+    incomplete: Incomplete = "error"
 
-def labels(runs: Sequence[Run], control: Run | None = None) -> dict[str, str]:
-    """A name to show for each run: its objective and beta, and more where these are not enough."""
-    short = {}
-    for run in runs:
-        config = run.info["config"]
-        short[run.name] = f"{config['objective'].upper()} β={config['beta']:g}"
-        if control is not None and run.name == control.name:
-            short[run.name] = f"KL control: {short[run.name]}"
-    counts = Counter(short.values())
-    return {name: text if counts[text] == 1 else f"{text} ({name})" for name, text in short.items()}
+    @property
+    def methods(self) -> list[str]:
+        """Those that were judged, in their order."""
+        return list(dict.fromkeys(self.judged["method"]))
 
+    def sides(self, baseline: str | None = None, baseline_seed: int | None = None) -> list[Side]:
+        """Every method beside the baseline; see `sides_against`."""
+        against = baseline or self.baseline
+        return sides_against(self.judged, against, CELL, self.incomplete, baseline_seed)
 
-def rewards(run: Run, policy: str, decoding: str) -> pd.Series:
-    """Gold rewards of a policy's responses, indexed by prompt id."""
-    table = run.table(_GOLD)
-    rows = table[(table["policy"] == policy) & (table["decoding"] == decoding)]
-    return rows.set_index("prompt_id")["reward"]
+    def verdict_sides(self) -> list[Side]:
+        """Every method beside the baseline by the pairwise judges, each turn by itself."""
+        found = []
+        names = [*CELL, "method", "seed"]
+        for key, own in self.versus.groupby(names, sort=False) if len(self.versus) else ():
+            where = dict(zip(names, key, strict=True))
+            turns = own.set_index(own["prompt_id"] + "/" + own["turn"].astype(str))
+            with naming(where):
+                won, _, join = join_prompts(
+                    turns["win"], pd.Series(0.0, turns.index), self.incomplete, _VERDICTS
+                )
+            columns = [name for name in LENGTHS if name in turns]
+            found.append(Side(where, turns.loc[won.index, ["win", *columns]], join))
+        return found
 
+    def cells(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:
+        """Win rates of every method, one row a cell, method and seed; see `win_rate_cells`.
 
-def kl_to_reference(run: Run) -> pd.Series:
-    """log(pi/pi_ref) of the trained policy's sampled responses: its mean is the KL, in nats."""
-    table = run.table("generations/world.parquet")
-    rows = table[(table["policy"] == "trained") & (table["decoding"] == "sampled")]
-    return (rows["policy_logp"] - rows["reference_logp"]).set_axis(rows["prompt_id"])
+        Raises:
+            JoinError: where two sides do not answer the same prompts.
+        """
+        cells = table_of(self.sides(baseline, baseline_seed), baseline or self.baseline)
+        missing = [
+            f"over {n} of {self.sizes[name]} prompts" if n != self.sizes[name] else ""
+            for n, name in zip(cells["n"], cells["benchmark"], strict=True)
+        ]
+        notes = ["; ".join(filter(None, both)) for both in zip(cells["note"], missing, strict=True)]
+        return cells.assign(note=notes)
 
+    def verdict_cells(self) -> pd.DataFrame:
+        """Win rates by the pairwise judges: as `cells`, without tests that need sizes; empty where
+        no such judge was asked.
+        """
+        found = self.verdict_sides()
+        table = table_of(found, self.baseline) if found else pd.DataFrame(columns=["p_wilcoxon"])
+        return table.drop(columns="p_wilcoxon")
 
-def _same_data(runs: Sequence[Run]) -> None:
-    for what, field, key in (("pairs", "data", "fingerprint"), ("model", "reference", "model")):
-        seen = {run.name: run.info[field][key] for run in runs}
-        if len(set(seen.values())) > 1:
-            raise RunError(f"These runs do not start from the same {what}: {seen}.")
+    def means(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:
+        """Means over benchmarks, each weighing alike: `MEAN`, method, seed, benchmarks (how many),
+        n (prompts of all), win_rate, low, high (percent; 95 % bootstrap within benchmarks).
+        """
+        wins = wins_of(self.sides(baseline, baseline_seed))
+        return averaged(wins, [*MEAN, "method", "seed"], "win_rate", 100)
 
+    def rewards(self, keys: Sequence[str] = CELL) -> pd.DataFrame:
+        """Mean rewards, 95 % intervals over prompts: `keys`, method, seed, reward, low, high, n.
 
-def compare_rewards(runs: Sequence[Run], baseline: Run, control: Run | None = None) -> pd.DataFrame:
-    """One row a run and decoding, the reference first: gold reward, win rates, KL.
-
-    Columns: run, label, decoding, n, reward (`MeanInterval`); against_reference, against_baseline
-    and against_control (`WinRate`, or None against itself); kl (`MeanInterval`, sampled from the
-    policy, or None for the reference).
-
-    Raises:
-        RunError: where the runs do not start from the same pairs and model.
-    """
-    _same_data([*runs, baseline, *([control] if control else [])])
-    shown = labels(runs, control)
-    rows = []
-    for decoding in DECODINGS:
-        reference = rewards(baseline, "reference", decoding)
-        sides: dict[str, pd.Series | None] = {
-            "against_reference": reference,
-            "against_baseline": rewards(baseline, "trained", decoding),
-            "against_control": rewards(control, "trained", decoding) if control else None,
-        }
-        selves = {"against_reference": "reference", "against_baseline": baseline.name}
-        selves["against_control"] = control.name if control else ""
-        policies: dict[str, tuple[str, pd.Series, pd.Series | None]] = {
-            "reference": ("SFT", reference, None)
-        }
-        for run in runs:
-            own = rewards(run, "trained", decoding)
-            policies[run.name] = (shown[run.name], own, kl_to_reference(run))
-        for name, (label, own, kl) in policies.items():
-            row = {
-                "run": name,
-                "label": label,
-                "decoding": decoding,
-                "n": len(own),
-                "reward": bootstrap_mean(own, seed=0),
-                "kl": bootstrap_mean(kl, seed=0) if kl is not None else None,
-            }
-            for side, other in sides.items():
-                itself = name == selves[side]
-                row[side] = None if other is None or itself else win_rate(own, other)
-            rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def summary_table(runs: Sequence[Run], baseline: Run, control: Run | None = None) -> pd.DataFrame:
-    """The short table of a comparison as text: a row a measure, a column a policy, SFT first.
-
-    Intervals are 95 %: over prompts for rewards, win rates and KL, over pairs for AUROC.
-    """
-    shown = labels(runs, control)
-    against = {"against_reference": "SFT", "against_baseline": shown.get(baseline.name, "baseline")}
-    if control is not None:
-        against["against_control"] = "KL control"
-    columns: dict[str, dict[str, str]] = {}
-    for row in compare_rewards(runs, baseline, control).to_dict("records"):
-        column = columns.setdefault(row["label"], {})
-        column[f"gold reward, {row['decoding']} (n={row['n']})"] = _interval(row["reward"], 2)
-        for side, name in against.items():
-            column[f"win % against {name}, {row['decoding']}"] = _win(row[side])
-        column["KL to SFT, nats a response"] = _interval(row["kl"], 2)
-    for run in runs:
-        visits, pairs = run.visits(), run.pairs()
-        column = columns[shown[run.name]]
-        for area in flip_ranking(visits, pairs).to_dict("records"):
-            interval = MeanInterval(area["auroc"], area["low"], area["high"], area["n_flip"])
-            column[f"flip AUROC of {area['score']}"] = _interval(interval, 3)
-        for state, group in routing_by_state(visits, pairs).groupby("group", sort=False):
-            means = "/".join(f"{mean:.3f}" for mean in group["mean"]) if group["n"].max() else "n/a"
-            column[f"q clean/flip/tie, {state} pairs (n={group['n'].max():,})"] = means
-        column["training, s"] = f"{run.metrics()['seconds'].sum():.0f}"
-    table = pd.DataFrame(columns).fillna("–")
-    order = [name for column in columns.values() for name in column]
-    return table.loc[sorted(table.index, key=lambda name: _place(name, order))]
-
-
-def verdict(spotlight: Run, control: Run) -> str:
-    """One sentence on what is left of a run's gain against the control of like KL."""
-    table = compare_rewards([spotlight, control], control, control)
-    rows = table[table["run"] == spotlight.name].set_index("decoding")
-    kls = [bootstrap_mean(kl_to_reference(run), seed=0).mean for run in (spotlight, control)]
-    parts = []
-    for decoding, row in rows.iterrows():
-        won = row["against_control"].share
-        finding = "no difference shown"
-        if won.low > 0.5 or won.high < 0.5:
-            finding = "it wins more" if won.mean > 0.5 else "it wins less"
-        parts.append(f"{_win(row['against_control'])} % in {decoding} decoding ({finding})")
-    names = labels([spotlight, control])
-    return (
-        f"Against {names[control.name]}, which moved {kls[1]:.2f} nats where "
-        f"{names[spotlight.name]} moved {kls[0]:.2f}, {names[spotlight.name]} wins "
-        f"{' and '.join(parts)}, over prompts and one training seed."
-    )
-
-
-def reversed_pairs(run: Run, count: int = 5) -> pd.DataFrame:
-    """The pairs whose label training reversed most, by weight times q_flip at their last visit.
-
-    Under an objective without correction these are the ones that PLC-DPO would have reversed.
-    """
-    joined = join_last_visits(run.visits(), run.pairs())
-    joined["reversal"] = joined["weight"] * joined["q_flip"]
-    rows = []
-    for seen in joined.nlargest(count, "reversal").to_dict("records"):
-        pair = run.pair(seen["pair_id"])
-        rows.append(
-            {
-                "pair": seen["pair_id"],
-                "prompt": pair["prompt"][-1]["content"],
-                "labelled better": pair["chosen"],
-                "labelled worse": pair["rejected"],
-                "gold rewards": f"{pair['score_chosen']} / {pair['score_rejected']}",
-                "step": seen["step"],
-                "z": seen["z"],
-                "q_flip": seen["q_flip"],
-                "weight": seen["weight"],
-                "the truth": pair["oracle_state"],
-            }
+        With the keys `MEAN` they are means over benchmarks, each weighing alike.
+        """
+        side = [*keys, "method", "seed"]
+        table = averaged(
+            _by_prompt(self.judged, [*CELL, "method", "seed"], "reward"), side, "reward"
         )
-    return pd.DataFrame(rows).set_index("pair")
+        return table[[*side, "reward", "low", "high", "n"]]
+
+    def kl(self, keys: Sequence[str] = ("dataset", "model")) -> pd.DataFrame:
+        """KL to the start, nats a response: `keys`, method, seed, kl, kl_low, kl_high, n.
+
+        The mean over the policy's benchmarks, each weighing alike, or with the key benchmark one
+        each; 95 % bootstrap intervals over prompts.
+        """
+        side = [*keys, "method", "seed"]
+        names = ["dataset", "model", "method", "seed", "benchmark"]
+        table = averaged(_by_prompt(self.log_ratios, names, "log_ratio"), side, "kl")
+        table = table.rename(columns={"low": "kl_low", "high": "kl_high"})
+        return table[[*side, "kl", "kl_low", "kl_high", "n"]]
+
+    def by_category(self) -> Evaluation:
+        """The same answers with every category of a benchmark as a benchmark of its own, named
+        "benchmark: category": the same category of two benchmarks stays two.
+
+        The KL stays that of all prompts. A benchmark without categories stays whole.
+        """
+        whole, category = self.judged["benchmark"], self.judged["category"]
+        judged = self.judged.assign(benchmark=whole.where(category == "", whole + ": " + category))
+        counts = judged.groupby("benchmark")["prompt_id"].nunique()
+        sizes = {str(name): int(count) for name, count in counts.items()}
+        return replace(self, judged=judged, versus=pd.DataFrame(), sizes=sizes)
+
+    def results(self, controls: Sequence[str] = (), keys: Sequence[str] = CELL) -> pd.DataFrame:
+        """One row a cell, method and seed, the baseline and SFT among them; percent and nats.
+
+        Args:
+            controls: methods that are the baseline at other β: beside every method stands the one
+                of them, or the baseline, whose KL is nearest to its own.
+            keys: `CELL`; or `MEAN`, for means over benchmarks, each weighing alike.
+
+        Returns:
+            `keys`, method, seed, n; win_rate, low, high against the baseline; sft, sft_low,
+            sft_high against SFT; reward, reward_low, reward_high; kl, kl_low, kl_high; control (its
+            method), control_kl, and over, over_low, over_high: the win rate against the control.
+            NaN where a comparison would be with itself, or there is nothing to compare. Of cells
+            also p_sign, wins, ties, losses and note; of means also benchmarks (how many).
+
+        Raises:
+            JoinError: where two sides do not answer the same prompts.
+        """
+        side = [*keys, "method", "seed"]
+        cells = "benchmark" in keys
+        rates = self.cells if cells else self.means
+        bounds = ["win_rate", "low", "high"]
+        more = ["p_sign", "wins", "ties", "losses", "note"] if cells else []
+        table = self.rewards(keys).rename(columns={"low": "reward_low", "high": "reward_high"})
+        table = table.merge(rates()[[*side, *bounds, *more]], on=side, how="left")
+        if cells:
+            table["note"] = table["note"].fillna("")
+        else:
+            several = self.judged.groupby(side, sort=False)["benchmark"].nunique()
+            table = table.merge(several.rename("benchmarks").reset_index(), on=side)
+        if SFT in self.methods:
+            named = dict(zip(bounds, ["sft", "sft_low", "sft_high"], strict=True))
+            table = table.merge(rates(SFT)[[*side, *bounds]].rename(columns=named), "left", side)
+        kl = self.kl().drop(columns="n")
+        table = table.merge(kl, on=["dataset", "model", "method", "seed"], how="left")
+        chosen = nearest_controls(kl, [self.baseline, *controls])
+        table = table.merge(chosen, on=[*GROUP, "method"], how="left")
+        rivals = chosen.set_index([*GROUP, "method"])["control"].to_dict()
+
+        def control(where: Where) -> Where | None:
+            rival = rivals.get(tuple(where[key] for key in (*GROUP, "method")))
+            return None if rival is None else where | {"method": rival}
+
+        beside = sides_beside(self.judged, control, CELL, self.incomplete)
+        over = averaged(wins_of(beside), side, "over", 100)
+        over = over.rename(columns={"low": "over_low", "high": "over_high"})
+        return table.merge(over.drop(columns=["benchmarks", "n"]), on=side, how="left")
 
 
-def _place(name: str, order: list[str]) -> tuple[int, int]:
-    groups = ("gold", "win %", "KL", "flip", "q ", "training")
-    group = next(i for i, start in enumerate(groups) if name.startswith(start))
-    return group, order.index(name)
+def nearest_controls(kl: pd.DataFrame, controls: Sequence[str]) -> pd.DataFrame:
+    """For each method the control whose KL is nearest by ratio: `GROUP`, method, control,
+    control_kl. The controls themselves have none.
+    """
+    rows = []
+    for group, part in kl.groupby([*GROUP], sort=False):
+        known = part[part["method"].isin(controls) & (part["kl"] > 0)]
+        for line in part[~part["method"].isin(controls)].to_dict("records"):
+            if line["kl"] <= 0 or known.empty:
+                continue
+            far = (known["kl"] / line["kl"]).map(lambda ratio: abs(math.log(ratio)))
+            nearest = known.loc[far.idxmin()]
+            rows.append([*group, line["method"], nearest["method"], nearest["kl"]])
+    return pd.DataFrame(rows, columns=[*GROUP, "method", "control", "control_kl"])
 
 
-def _interval(value: MeanInterval | None, digits: int) -> str:
-    if value is None or not value.n:
-        return "–"
-    mean, low, high = (f"{x:.{digits}f}" for x in value[:3])
-    return f"{mean} [{low}, {high}]"
-
-
-def _win(value: WinRate | None) -> str:
-    if value is None:
-        return "–"
-    share = value.share
-    return f"{100 * share.mean:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+def _by_prompt(
+    rows: pd.DataFrame, names: Sequence[str], value: str
+) -> list[tuple[Where, pd.Series]]:
+    return [
+        (dict(zip(names, key, strict=True)), own.set_index("prompt_id")[value])
+        for key, own in rows.groupby([*names], sort=False)
+    ]

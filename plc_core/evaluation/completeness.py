@@ -9,9 +9,8 @@ from typing import Literal, NamedTuple
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.engine.checkpoints import trained_checkpoint
-from plc_core.evaluation.benchmarks import Benchmark, load_benchmark
+from plc_core.evaluation.benchmarks import Benchmark, open_benchmark
 from plc_core.evaluation.judges.judgements import score_generations
 from plc_core.evaluation.judges.named import Judge
 from plc_core.evaluation.policies import Decoding
@@ -19,9 +18,6 @@ from plc_core.evaluation.win_rate import Incomplete
 from plc_core.files import RunError, read_json, read_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
-
-WORLD = "world"
-"""The benchmark that a training run of the world answers itself, with the log-probs of its KL."""
 
 
 class EvaluationConfig(BaseModel):
@@ -41,33 +37,27 @@ class EvaluationConfig(BaseModel):
 
 
 class Bench(NamedTuple):
-    """A benchmark, the names of its decodings in files, and its decodings (None: the world's)."""
+    """A benchmark, and the decodings that it is answered with, by kind: greedy, sampled."""
 
     prompts: Benchmark
-    labels: dict[str, str]
-    decodings: dict[str, Decoding] | None
+    decodings: dict[str, Decoding]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The names of the decodings in files, by kind."""
+        return {kind: decoding.label for kind, decoding in self.decodings.items()}
 
 
-def open_bench(source: str, config: EvaluationConfig, checkpoints: bool = False) -> Bench:
-    """The benchmark of a parameter; DataError where there is none.
-
-    With `checkpoints` the world's answers are made here too: training answers with its last
-    checkpoint alone.
-    """
-    if source == WORLD and not checkpoints:
-        prompts = load_benchmark(WORLD, limit=config.eval_prompts)
-        world = Benchmark(WORLD, prompts.prompts, prompts.origin)
-        return Bench(world, {kind: kind for kind in config.decodings}, None)
-    path, _, part = source.partition("#")
-    limit = config.eval_prompts if source == WORLD else config.prompt_limit
-    prompts = load_benchmark(path, part=part or None, limit=limit)
-    most = RESPONSE_TOKENS if source == WORLD else config.max_new_tokens
-    kinds: dict[str, Decoding] = {
+def open_bench(source: str, config: EvaluationConfig) -> Bench:
+    """The benchmark of a parameter; DataError where there is none."""
+    prompts = open_benchmark(source, config.eval_prompts, config.prompt_limit)
+    most = prompts.max_new_tokens or config.max_new_tokens
+    shared = prompts.fingerprint if prompts.one_stream else ""
+    kinds = {
         "greedy": Decoding(most),
-        "sampled": Decoding(most, temperature=1.0),
+        "sampled": Decoding(most, temperature=1.0, shared=shared),
     }
-    decodings: dict[str, Decoding] = {kind: kinds[kind] for kind in config.decodings}
-    return Bench(prompts, {kind: d.label for kind, d in decodings.items()}, decodings)
+    return Bench(prompts, {kind: kinds[kind] for kind in config.decodings})
 
 
 def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
@@ -81,7 +71,7 @@ def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
         return False
     if not {"prompt_id", "turn", "conversation"} <= set(table.column_names):
         return False
-    if bench.decodings is not None and not _has_record(path, bench, policies):
+    if not _has_record(path, bench, policies):
         return False
     frame = table.select(["prompt_id", "turn", "policy", "decoding"]).to_pandas()
     return all(
@@ -121,7 +111,7 @@ def _has_record(path: Path, bench: Bench, policies: Sequence[str]) -> bool:
     except RunError:
         return False
     for policy in policies:
-        for decoding in (bench.decodings or {}).values():
+        for decoding in bench.decodings.values():
             said = record.get(f"{policy}, {decoding.label}")
             if said is None or said["decoding"] != decoding.settings:
                 return False

@@ -14,7 +14,6 @@ from plc_core.data.dialogues import Turn
 from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
-from plc_core.evaluation.store import ContentStore
 from plc_core.files import (
     RunError,
     make_folder,
@@ -26,6 +25,7 @@ from plc_core.files import (
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
+from plc_core.storage import ContentStore
 
 GENERATIONS = pa.schema(
     {
@@ -103,7 +103,8 @@ def generate(
         write_generations(run, benchmark.name, table)
         frame = table.to_pandas()
         _record(run, benchmark, f"{name}, {decoding.label}", policy, decoding, frame)
-    if sentence := cut_off(frame):
+    # Where the benchmark sets the limit, to be cut off at it is a property of the answer.
+    if decoding.max_new_tokens != benchmark.max_new_tokens and (sentence := cut_off(frame)):
         warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
     return Asked(frame, generated)
 
@@ -192,8 +193,9 @@ def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
                 f"{error}. Delete it and evaluate again: the file is written anew from the "
                 "answers in the cache."
             ) from None
-        if old.schema != GENERATIONS:
+        if not set(GENERATIONS.names) <= set(old.column_names):
             raise RunError(f"{path} was written by another version; move it away to go on.")
+        old = old.select(GENERATIONS.names).cast(GENERATIONS)
         new = {(row["policy"], row["decoding"]) for row in table.to_pylist()}
         stays = [
             pair not in new

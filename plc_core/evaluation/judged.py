@@ -1,144 +1,54 @@
-"""Judged answers read back from run folders, and the win rates that follow from them alone."""
+"""Judged answers read back from run folders, under the names of any comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
-from plc_core.evaluation.cells import (
-    mean_over_benchmarks,
-    mean_win_rates,
-    win_rate_cells,
-    win_rate_columns,
-)
-from plc_core.evaluation.methods import GROUP, Contestant
-from plc_core.evaluation.win_rate import Incomplete, verdict_win_rate
+from plc_core.evaluation.comparison import GROUP, SFT, Evaluation
+from plc_core.evaluation.methods import Contestant, check_same
+from plc_core.evaluation.win_rate import Incomplete
 from plc_core.files import RunError, read_table
 from plc_core.runs import Run
 
-SFT = "SFT"
-"""The method that training starts from: the reference's own answers."""
-CELL = ("dataset", "model", "benchmark", "judge", "decoding")
-"""What makes a cell of win rates, beside method and seed."""
-MEAN = tuple(key for key in CELL if key != "benchmark")
-"""What makes a mean over the cells of several benchmarks."""
+ITSELF = "run"
+"""The one method of the evaluation of one run."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Judged answers of several policies.
+class JudgedRuns:
+    """Judged answers of runs, each evaluated once and compared under any names.
 
-    Attributes:
-        judged: one row an answer, or a prompt's turns averaged: `CELL`, method, seed, run,
-            prompt_id, category, turns, characters (of the answers to all turns), reward (NaN where
-            the judge gave none).
-        log_ratios: log(pi/pi_ref) of sampled answers, a row a prompt: dataset, model, seed,
-            benchmark, method, prompt_id, log_ratio. No rows for servers.
-        versus: verdicts of pairwise judges beside the baseline's answers, a row a prompt and turn,
-            with the characters and baseline_characters of both; empty where no such judge was
-            asked.
-        baseline: the method that win rates are against unless told otherwise.
-        sizes: prompts of each benchmark.
-        incomplete: as in `win_rate`.
+    Args:
+        evaluate: gives the evaluation of a run as the method `ITSELF`.
     """
 
-    judged: pd.DataFrame
-    log_ratios: pd.DataFrame
-    versus: pd.DataFrame
-    baseline: str
-    sizes: Mapping[str, int]
-    incomplete: Incomplete = "error"
+    def __init__(self, evaluate: Callable[[Run], Evaluation]) -> None:
+        self._evaluate = evaluate
+        self._known: dict[Path, Evaluation] = {}
 
-    @property
-    def methods(self) -> list[str]:
-        """Those that were judged, in their order."""
-        return list(dict.fromkeys(self.judged["method"]))
+    def of(self, run: Run) -> Evaluation:
+        """The run's own evaluation, with the method `ITSELF`."""
+        if run.path not in self._known:
+            self._known[run.path] = self._evaluate(run)
+        return self._known[run.path]
 
-    def cells(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:
-        """Win rates of every method, one row a cell, method and seed; see `win_rate_cells`.
-
-        Raises:
-            JoinError: where two sides do not answer the same prompts.
+    def together(self, methods: Mapping[str, Sequence[Run]], baseline: str) -> Evaluation:
+        """Runs by method, one a training seed, as one evaluation, whatever pairs they are trained
+        on; RunError where they do not start from one model.
         """
-        cells = win_rate_cells(
-            self.judged, baseline or self.baseline, CELL, self.incomplete, baseline_seed
-        )
-        missing = [
-            f"over {n} of {self.sizes[name]} prompts" if n != self.sizes[name] else ""
-            for n, name in zip(cells["n"], cells["benchmark"], strict=True)
-        ]
-        notes = ["; ".join(filter(None, both)) for both in zip(cells["note"], missing, strict=True)]
-        return cells.assign(note=notes)
-
-    def means(self, baseline: str | None = None, baseline_seed: int | None = None) -> pd.DataFrame:
-        """The same as means over benchmarks, each weighing alike; see `mean_win_rates`."""
-        return mean_win_rates(
-            self.judged, baseline or self.baseline, MEAN, self.incomplete, baseline_seed
-        )
-
-    def verdict_cells(self) -> pd.DataFrame:
-        """Win rates by the pairwise judges: `CELL`, method, seed, and as `win_rate_cells` has them.
-
-        Turns of a prompt are verdicts of their own, as the judge saw them.
-        """
-        rows = []
-        if self.versus.empty:
-            return pd.DataFrame()
-        for key, own in self.versus.groupby([*CELL, "method", "seed"], sort=False):
-            names = own["prompt_id"] + "/" + own["turn"].astype(str)
-            result = verdict_win_rate(own.set_index(names)["win"], incomplete=self.incomplete)
-            rows.append(
-                dict(zip([*CELL, "method", "seed"], key, strict=True)) | win_rate_columns(result)
-            )
-        return pd.DataFrame(rows).drop(columns="p_wilcoxon")  # verdicts have no sizes
-
-    def kl(self) -> pd.DataFrame:
-        """KL to the start, nats a response: dataset, model, method, seed, kl, kl_low, kl_high, n.
-
-        The mean over the policy's benchmarks, each weighing alike; 95 % bootstrap intervals over
-        prompts.
-        """
-        rows = []
-        for key, own in self.log_ratios.groupby([*GROUP[:2], "method", "seed"], sort=False):
-            value = mean_over_benchmarks(_by_benchmark(own, "log_ratio"))
-            names = ("dataset", "model", "method", "seed")
-            numbers = {"kl": value.mean, "kl_low": value.low, "kl_high": value.high, "n": value.n}
-            rows.append(dict(zip(names, key, strict=True)) | numbers)
-        columns = ["dataset", "model", "method", "seed", "kl", "kl_low", "kl_high", "n"]
-        return pd.DataFrame(rows, columns=columns)
-
-    def rewards(self, keys: Sequence[str] = CELL) -> pd.DataFrame:
-        """Mean rewards, 95 % intervals over prompts: `keys`, method, seed, reward, low, high, n.
-
-        With the keys `MEAN` they are means over benchmarks, each weighing alike.
-        """
-        rows = []
-        for key, own in self.judged.groupby([*keys, "method", "seed"], sort=False):
-            mean = mean_over_benchmarks(_by_benchmark(own, "reward"))
-            numbers = {"reward": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
-            rows.append(dict(zip([*keys, "method", "seed"], key, strict=True)) | numbers)
-        return pd.DataFrame(rows)
-
-    def by_category(self) -> Evaluation:
-        """The same answers with every category of a benchmark as a benchmark of its own, named
-        "benchmark: category": the same category of two benchmarks stays two.
-
-        The KL stays that of all prompts. A benchmark without categories stays whole.
-        """
-        whole, category = self.judged["benchmark"], self.judged["category"]
-        judged = self.judged.assign(benchmark=whole.where(category == "", whole + ": " + category))
-        counts = judged.groupby("benchmark")["prompt_id"].nunique()
-        sizes = {str(name): int(count) for name, count in counts.items()}
-        return replace(self, judged=judged, versus=pd.DataFrame(), sizes=sizes)
-
-    def only(self, **where: str) -> Evaluation:
-        """The part whose columns equal `where`, as judge="gold"."""
-        judged = self.judged
-        for column, value in where.items():
-            judged = judged[judged[column] == value]
-        return replace(self, judged=judged)
+        check_same([run for runs in methods.values() for run in runs], ("model",))
+        judged, ratios = [], []
+        for method, runs in methods.items():
+            for run in runs:
+                own = self.of(run)
+                named = {"method": method, "seed": run.info["config"]["seed"]}
+                judged.append(own.judged[own.judged["method"] == ITSELF].assign(**named))
+                ratios.append(own.log_ratios.assign(**named))
+        answers = pd.concat(judged, ignore_index=True)
+        log_ratios = pd.concat(ratios, ignore_index=True)
+        return Evaluation(answers, log_ratios, pd.DataFrame(), baseline, own.sizes)
 
 
 def read_evaluation(
@@ -179,9 +89,12 @@ def read_evaluation(
                     of_kind = scores[scores["decoding"] == label]
                     where = {"benchmark": benchmark, "judge": judge, "decoding": kind}
                     sizes_of = lengths[lengths["decoding"] == label]
-                    frames.append(_side(of_kind, entry, "trained", entry.method, where, sizes_of))
+                    frames.append(
+                        _side(of_kind, entry, entry.answered_as, entry.method, where, sizes_of)
+                    )
                     # One reference a group: the baseline's run has its answers.
-                    if entry.method == baseline and "reference" in set(of_kind["policy"]):
+                    own_start = entry.method == baseline and entry.answered_as == "trained"
+                    if own_start and "reference" in set(of_kind["policy"]):
                         frames.append(_side(of_kind, entry, "reference", SFT, where, sizes_of))
             if "sampled" in decodings:
                 ratios.append(_log_ratios(entry, benchmark, decodings["sampled"], of_judges))
@@ -194,14 +107,6 @@ def read_evaluation(
     together = pd.concat(known, ignore_index=True) if known else pd.DataFrame(columns=columns)
     verdicts = pd.concat(versus, ignore_index=True) if versus else pd.DataFrame()
     return Evaluation(judged, together, verdicts, baseline, sizes, incomplete)
-
-
-def _by_benchmark(rows: pd.DataFrame, value: str) -> dict[str, pd.Series]:
-    """A column by prompt id, for each benchmark."""
-    return {
-        str(name): own.set_index("prompt_id")[value]
-        for name, own in rows.groupby("benchmark", sort=False)
-    }
 
 
 def _categories(run: Run, benchmark: str) -> dict[str, str]:
@@ -282,10 +187,12 @@ def _log_ratios(
     if "policy_logp" not in table:
         return None
     own = table[table["decoding"] == label]
-    own = own[own["policy"] == "trained"] if "policy" in own else own
+    own = own[own["policy"] == entry.answered_as] if "policy" in own else own
+    if own.empty:
+        return None
     ratio = own["policy_logp"] - own["reference_logp"]
     for judge, scores in of_judges.items():
-        judged = scores[(scores["policy"] == "trained") & (scores["decoding"] == label)]
+        judged = scores[(scores["policy"] == entry.answered_as) & (scores["decoding"] == label)]
         turns = [sorted(zip(t["prompt_id"], t["turn"], strict=True)) for t in (own, judged)]
         if turns[0] != turns[1] or ratio.isna().any():
             raise RunError(

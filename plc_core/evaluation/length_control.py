@@ -23,17 +23,17 @@ Intervals are those of the fit without a penalty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from plc_core.analysis.statistics import MeanInterval
-from plc_core.evaluation.judged import CELL, Evaluation
+from plc_core.analysis.statistics import Floats, MeanInterval
+from plc_core.evaluation.comparison import CELL, Evaluation
 from plc_core.evaluation.length_fit import bounds, chosen_penalty, equal_lengths, fit, unidentified
 from plc_core.evaluation.results import interval
-from plc_core.evaluation.win_rate import JoinError, JoinReport, join_prompts, joined
+from plc_core.evaluation.sides import LENGTHS
+from plc_core.evaluation.win_rate import JoinError, join_prompts
 
 _UNKNOWN = "not identified"
 _COLLAPSED = "the penalty left nothing of the data: the 50 % is its answer, the interval is theirs"
@@ -84,8 +84,8 @@ def length_controlled(
         JoinError: where the series do not cover the same prompts, a number is missing, or a
             verdict is no share.
     """
-    won, own, _ = join_prompts(verdicts, lengths, names=("verdicts", "lengths"))
-    _, other, _ = join_prompts(verdicts, baseline_lengths, names=("verdicts", "baseline_lengths"))
+    won, own = _joined(verdicts, lengths, "lengths")
+    other = _joined(verdicts, baseline_lengths, "baseline_lengths")[1]
     size = len(won)
     if size == 0:
         return LengthControl(_missing(0), np.nan, np.nan, np.nan, "")
@@ -98,8 +98,7 @@ def length_controlled(
     scaled = np.tanh(difference / spread) if spread else np.sign(difference)
     features = [scaled, np.ones(size)]
     if difficulty is not None:
-        hardness = join_prompts(verdicts, difficulty, names=("verdicts", "difficulty"))[1]
-        features.insert(1, hardness)
+        features.insert(1, _joined(verdicts, difficulty, "difficulty")[1])
     design = np.column_stack(features)
     raw, mean_difference = float(won.mean()), float(difference.mean())
     ends = None
@@ -133,7 +132,7 @@ def length_controlled_cells(evaluation: Evaluation, baseline: str | None = None)
         baseline: the method that win rates are against; None takes the evaluation's.
 
     Returns:
-        `CELL`, method, seed, n; win_rate, lc, lc_low, lc_high (percent; NaN where they are not
+        `CELL`, seed, method, n; win_rate, lc, lc_low, lc_high (percent; NaN where they are not
         identified); characters (mean difference to the baseline's answers), note (why there is no
         number, how it must be read, which prompts were left out). Verdicts of a pairwise judge,
         which are against the evaluation's baseline alone, are rows of the judge "…, side by side".
@@ -142,32 +141,25 @@ def length_controlled_cells(evaluation: Evaluation, baseline: str | None = None)
         JoinError: where two sides do not answer the same prompts.
     """
     against = baseline or evaluation.baseline
-    names = [*CELL, "seed", "method"]
-    sides = {
-        tuple(key): own.set_index("prompt_id")
-        for key, own in evaluation.judged.groupby(names, sort=False)
-    }
-    rows = []
-    for key, own in sides.items():
-        *cell, method = key
-        if method == against:
-            continue
-        other = sides.get((*cell, against))
-        if other is None:
-            raise JoinError(f"{', '.join(map(str, key))}: there are no answers of {against!r}.")
-        left, right, met = _joined(key, own["reward"], other["reward"], evaluation)
-        won = pd.Series((np.sign(left - right) + 1) / 2, index=left.index)
-        lengths = (side["characters"].reindex(won.index) for side in (own, other))
-        rows.append(_row(names, key, won, lengths, met))
-    if against == evaluation.baseline and not evaluation.versus.empty:
-        pairwise = evaluation.versus.assign(judge=evaluation.versus["judge"] + ", side by side")
-        for key, own in pairwise.groupby(names, sort=False):
-            turns = own.set_index(own["prompt_id"] + "/" + own["turn"].astype(str))
-            won, _, met = _joined(key, turns["win"], turns["characters"], evaluation)
-            shown = (turns.loc[won.index, name] for name in ("characters", "baseline_characters"))
-            rows.append(_row(names, key, won, shown, met))
-    if not rows:
+    found = evaluation.sides(against) if len(evaluation.judged) else []
+    if against == evaluation.baseline:
+        found += [
+            side._replace(where=side.where | {"judge": f"{side.where['judge']}, side by side"})
+            for side in evaluation.verdict_sides()
+        ]
+    if not found:
         raise JoinError(f"No method but the baseline {against!r} was judged.")
+    rows = []
+    for where, answers, join in found:
+        control = length_controlled(answers["win"], *(answers[name] for name in LENGTHS))
+        lc, low, high = (100 * value for value in control.share[:3])
+        notes = ["" if join.complete else str(join), control.note]
+        rows.append(
+            {name: where[name] for name in (*CELL, "seed", "method")}
+            | {"n": control.share.n, "win_rate": 100 * control.raw}
+            | {"lc": lc, "lc_low": low, "lc_high": high, "characters": control.mean_difference}
+            | {"note": "; ".join(filter(None, notes))}
+        )
     return pd.DataFrame(rows)
 
 
@@ -197,32 +189,9 @@ def lengths_shown(cells: pd.DataFrame) -> pd.DataFrame:
     return frame.set_axis(columns, axis=1).fillna("–")
 
 
-def _joined(
-    key: tuple[Any, ...], own: pd.Series, other: pd.Series, evaluation: Evaluation
-) -> tuple[pd.Series, pd.Series, JoinReport]:
-    try:
-        return joined(own, other, evaluation.incomplete)
-    except JoinError as error:
-        raise JoinError(f"{', '.join(map(str, key))}: {error}") from None
-
-
-def _row(
-    names: Sequence[str],
-    key: tuple[Any, ...],
-    won: pd.Series,
-    lengths: Iterable[pd.Series],
-    met: JoinReport,
-) -> dict[str, Any]:
-    found = length_controlled(won, *lengths)
-    lc, low, high = (100 * value for value in found.share[:3])
-    notes = ["" if met.complete else str(met), found.note]
-    return dict(zip(names, key, strict=True)) | {
-        "n": found.share.n,
-        "win_rate": 100 * found.raw,
-        **{"lc": lc, "lc_low": low, "lc_high": high},
-        "characters": found.mean_difference,
-        "note": "; ".join(filter(None, notes)),
-    }
+def _joined(verdicts: pd.Series, other: pd.Series, name: str) -> tuple[Floats, Floats]:
+    left, right, _ = join_prompts(verdicts, other, names=("verdicts", name))
+    return left.to_numpy(), right.to_numpy()
 
 
 def _missing(size: int) -> MeanInterval:

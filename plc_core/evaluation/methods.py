@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +11,6 @@ from plc_core.runs import Run
 
 if TYPE_CHECKING:
     from plc_core.evaluation.policies import Policy
-
-GROUP = ("dataset", "model", "seed")
-"""What contestants must share to be compared: their pairs, their start and their seed."""
 
 
 class Contestant(NamedTuple):
@@ -26,6 +23,7 @@ class Contestant(NamedTuple):
         policy: who answers in place of the run's last checkpoint, as a server.
         start: the name in tables of the model that training started from; "" takes `short_name`.
         benchmarks: those of an evaluation's benchmarks that it answers; None: all.
+        answered_as: its name in the files of answers, as that of a checkpoint on the way.
     """
 
     method: str
@@ -34,6 +32,7 @@ class Contestant(NamedTuple):
     policy: Policy | None = None
     start: str = ""
     benchmarks: tuple[str, ...] | None = None
+    answered_as: str = "trained"
 
     @property
     def model(self) -> str:
@@ -51,7 +50,7 @@ class Contestant(NamedTuple):
 
     @property
     def group(self) -> tuple[str, str, int]:
-        """Its values of `GROUP`."""
+        """Its values of `comparison.GROUP`."""
         return self.dataset, self.model, self.seed
 
     @property
@@ -117,6 +116,16 @@ def check_contestants(entries: Sequence[Contestant], baseline: str) -> None:
                     f"{entry.run.name!r} ({value}) and {first[0]!r} ({first[1]}) have not the same "
                     f"{what}, though both are called {_shown(entry)}."
                 )
+
+
+def check_same(runs: Iterable[Run], what: Sequence[str] = ("pairs", "model")) -> None:
+    """RunError where runs do not start from the same pairs or the same model."""
+    fields = {"pairs": ("data", "fingerprint"), "model": ("reference", "model")}
+    for name in what:
+        field, key = fields[name]
+        seen = {run.name: run.info[field][key] for run in runs}
+        if len(set(seen.values())) > 1:
+            raise RunError(f"These runs do not start from the same {name}: {seen}.")
 
 
 def _shown(entry: Contestant) -> str:

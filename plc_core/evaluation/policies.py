@@ -22,12 +22,19 @@ from transformers import (
 
 from plc_core.data.dialogues import Turn
 from plc_core.engine.models import model_identity
-from plc_core.engine.sampling import generate_batch, generating, generation_config, response_of
+from plc_core.engine.sampling import (
+    Response,
+    generate_batch,
+    generating,
+    generation_config,
+    response_of,
+)
+from plc_core.engine.sampling import generate as sample_together
 from plc_core.engine.templates import chat_format
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.chat_api import ChatReply, ChatRequest, ChatServer, ask_all
-from plc_core.evaluation.store import content_hash
 from plc_core.files import RunError
+from plc_core.storage import content_hash
 
 _PAGE = 256  # tokens to a block of the paged cache, transformers' default
 
@@ -42,12 +49,15 @@ class Decoding:
         top_p: of sampling, the share of the distribution that is kept.
         seed: of sampling. On this machine every prompt has random numbers of its own, so that no
             answer depends on the others of its batch, or on where a run was cut off.
+        shared: the fingerprint of prompts that share one stream of random numbers instead, and
+            are sampled at temperature 1 from the whole distribution, all of them or none.
     """
 
     max_new_tokens: int = 1024
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    shared: str = ""
 
     def __post_init__(self) -> None:
         sane = self.max_new_tokens >= 1 and self.temperature >= 0 and 0 < self.top_p <= 1
@@ -61,6 +71,8 @@ class Decoding:
         """Its name in tables: "greedy", or what sampling depends on."""
         if self.temperature == 0:
             return "greedy"
+        if self.shared:
+            return "sampled"
         kept = f" p={self.top_p:g}" if self.top_p < 1 else ""
         return f"sampled T={self.temperature:g}{kept} seed={self.seed}"
 
@@ -68,7 +80,8 @@ class Decoding:
     def settings(self) -> dict[str, Any]:
         """What decides an answer: greedy decoding knows no seed."""
         greedy = {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
-        return greedy if self.temperature == 0 else asdict(self)
+        sampled = {name: value for name, value in asdict(self).items() if name != "shared" or value}
+        return greedy if self.temperature == 0 else sampled
 
 
 class Answer(NamedTuple):
@@ -149,6 +162,12 @@ class LocalPolicy:
             raise RunError("Continuous batching is for greedy decoding here.")
         prompts = [prompt_ids(self.tokenizer, turns) for turns in conversations]
         most = decoding.max_new_tokens
+        if decoding.shared and decoding.temperature:
+            everyone = sample_together(
+                self.model, self.tokenizer, prompts, "sampled", most, decoding.seed, self.batch_size
+            )
+            done(range(len(prompts)), list(map(_answer, everyone)))
+            return {}
         rooms = [min(most, self._room(ids)) for ids in prompts]
         order = sorted(range(len(prompts)), key=lambda i: (rooms[i], len(prompts[i])))
         wide = [i for i in order if rooms[i] == most]
@@ -163,7 +182,7 @@ class LocalPolicy:
             config = generation_config(self.model, self.tokenizer, room)
             rows = self._generated([prompts[i] for i in members], config, decoding)
             responses = [response_of(self.tokenizer, row, config.eos_token_id) for row in rows]
-            done(members, [Answer(r.text, r.finished, len(r.ids), r.ids) for r in responses])
+            done(members, list(map(_answer, responses)))
         return {}
 
     def _room(self, ids: list[int]) -> int:
@@ -199,6 +218,10 @@ class LocalPolicy:
             reason = next((out.error for out in rows if out.error), "answers are missing")
             raise RunError(f"Continuous batching failed ({reason}); use continuous=False.")
         return [list(out.generated_tokens) for out in rows]
+
+
+def _answer(response: Response) -> Answer:
+    return Answer(response.text, response.finished, len(response.ids), response.ids)
 
 
 class ServerPolicy:

@@ -1,121 +1,90 @@
-"""What an evaluation found: every win rate beside the KL and beside the DPO that moved as far.
-
-`results` gives one long table of numbers; the other functions shape it for a reader.
-"""
+"""What an evaluation found, for a reader: text, means and worst cells, seeds, the sentence."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from plc_core.analysis.statistics import MeanInterval, mean_interval
-from plc_core.evaluation.cells import mean_over_benchmarks, over_cells, over_seeds
-from plc_core.evaluation.judged import CELL, SFT, Evaluation
-from plc_core.evaluation.kl_matching import TOLERANCE
-from plc_core.evaluation.win_rate import JoinError, verdicts
+from plc_core.evaluation.win_rate import JoinError
 
-_GROUP = ["dataset", "model", "seed"]
-_BOUNDS = ("win_rate", "low", "high")
+TOLERANCE = 0.1
+"""Two KLs that differ by at most this share of the target count as matched."""
 
 
-def results(
-    evaluation: Evaluation, controls: Sequence[str] = (), keys: Sequence[str] = CELL
-) -> pd.DataFrame:
-    """One row a cell, method and seed, the baseline and SFT among them; percent and nats.
+def is_matched(kl: float, target: float) -> bool:
+    """Whether two KLs are above 0 and as good as the same."""
+    return kl > 0 and abs(kl - target) <= TOLERANCE * target
 
-    Args:
-        evaluation: judged answers.
-        controls: methods that are the baseline at other β: beside every method stands the one of
-            them, or the baseline, whose KL is nearest to its own.
-        keys: `CELL`; or `MEAN`, for means over benchmarks, each weighing alike.
 
-    Returns:
-        `keys`, method, seed, n; win_rate, low, high against the baseline; sft, sft_low, sft_high
-        against SFT; reward, reward_low, reward_high; kl, kl_low, kl_high; control (its method),
-        control_kl, and over, over_low, over_high: the win rate against the control. NaN where a
-        comparison would be with itself, or there is nothing to compare. Of cells also p_sign,
-        wins, ties, losses and note; of means also benchmarks (how many).
+def over_cells(cells: pd.DataFrame, keys: Sequence[str], by: Sequence[str] = ()) -> pd.DataFrame:
+    """The mean and the worst of each method's cells, every cell weighing alike.
+
+    Returns one row a group of `by` and method: cells, mean, worst (percent), worst_cell.
 
     Raises:
-        JoinError: where two sides do not answer the same prompts.
-    """
-    side = [*keys, "method", "seed"]
-    cells = "benchmark" in keys
-    rates = evaluation.cells if cells else evaluation.means
-    more = ["p_sign", "wins", "ties", "losses", "note"] if cells else []
-    table = evaluation.rewards(keys).rename(columns={"low": "reward_low", "high": "reward_high"})
-    table = table.merge(rates()[[*side, *_BOUNDS, *more]], on=side, how="left")
-    if cells:
-        table["note"] = table["note"].fillna("")
-    else:
-        several = evaluation.judged.groupby(side, sort=False)["benchmark"].nunique()
-        table = table.merge(several.rename("benchmarks").reset_index(), on=side)
-    if SFT in evaluation.methods:
-        table = table.merge(_renamed(rates(SFT)[[*side, *_BOUNDS]], "sft"), on=side, how="left")
-    kl = evaluation.kl().drop(columns="n")
-    table = table.merge(kl, on=["dataset", "model", "method", "seed"], how="left")
-    chosen = nearest_controls(kl, [evaluation.baseline, *controls])
-    table = table.merge(chosen, on=[*_GROUP, "method"], how="left")
-    return table.merge(_against_controls(evaluation, chosen, side), on=side, how="left")
-
-
-def nearest_controls(kl: pd.DataFrame, controls: Sequence[str]) -> pd.DataFrame:
-    """For each method the control whose KL is nearest by ratio: `_GROUP`, method, control,
-    control_kl. The controls themselves have none.
+        JoinError: where methods of a group do not have the same cells, once each: their means
+            would not compare. Seeds are averaged first (`over_seeds`).
     """
     rows = []
-    for group, part in kl.groupby(_GROUP, sort=False):
-        known = part[part["method"].isin(controls) & (part["kl"] > 0)]
-        for line in part[~part["method"].isin(controls)].to_dict("records"):
-            if line["kl"] <= 0 or known.empty:
-                continue
-            far = (known["kl"] / line["kl"]).map(lambda ratio: abs(math.log(ratio)))
-            nearest = known.loc[far.idxmin()]
+    for group, part in cells.groupby([*by], sort=False) if by else [((), cells)]:
+        wanted = set(map(tuple, part[[*keys]].to_numpy()))
+        for method, own in part.groupby("method", sort=False):
+            have = list(map(tuple, own[[*keys]].to_numpy()))
+            lacking = sorted(map(str, wanted - set(have)))
+            if lacking:
+                what = f"lacks {len(lacking)} of {len(wanted)} cells, as {lacking[0]}"
+                raise JoinError(f"{method} {what}: its mean would not compare with the others'.")
+            if len(have) > len(wanted):
+                raise JoinError(f"{method} has {len(have)} rows for {len(wanted)} cells.")
+            worst = own.iloc[int(own["win_rate"].argmin())]
             rows.append(
-                dict(zip(_GROUP, group, strict=True))
-                | {"method": line["method"], "control": nearest["method"]}
-                | {"control_kl": nearest["kl"]}
+                dict(zip(by, group, strict=True))
+                | {
+                    "method": method,
+                    "cells": len(own),
+                    "mean": own["win_rate"].mean(),
+                    "worst": worst["win_rate"],
+                    "worst_cell": ", ".join(str(worst[key]) for key in keys),
+                }
             )
-    return pd.DataFrame(rows, columns=[*_GROUP, "method", "control", "control_kl"])
+    return pd.DataFrame(rows)
 
 
-def _against_controls(
-    evaluation: Evaluation, chosen: pd.DataFrame, side: Sequence[str]
-) -> pd.DataFrame:
-    names = [*CELL, "method", "seed"]
-    rewards: dict[tuple[Any, ...], pd.Series] = {
-        key: part.set_index("prompt_id")["reward"]
-        for key, part in evaluation.judged.groupby(names, sort=False)
-    }
-    control = {
-        (line["dataset"], line["model"], line["seed"], line["method"]): line["control"]
-        for line in chosen.to_dict("records")
-    }
-    wins: dict[tuple[Any, ...], dict[str, pd.Series]] = {}
-    for key, own in rewards.items():
-        line = dict(zip(names, key, strict=True))
-        other = control.get((line["dataset"], line["model"], line["seed"], line["method"]))
-        if other is None:
-            continue
-        against = rewards[tuple((line | {"method": other}).values())]
-        of = wins.setdefault(tuple(line[name] for name in side), {})
-        of[line["benchmark"]] = verdicts(own, against, evaluation.incomplete)
+def over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Mean and standard deviation (n - 1) over seeds: one row a cell and method.
+
+    Returns `keys`, method, seeds, win_rate, sd (percent; NaN for one seed), and where the cells
+    have them n (prompts of a seed) and kl (mean over seeds).
+    The interval over prompts of one seed is left out: it does not hold for a mean over seeds.
+
+    Raises:
+        JoinError: where a cell has a seed twice, or seeds of a cell rest on different counts and
+            no note says what was left out.
+    """
     rows = []
-    for row, of in wins.items():
-        share = mean_over_benchmarks(of)
-        numbers = {"over": share.mean, "over_low": share.low, "over_high": share.high}
-        rows.append(dict(zip(side, row, strict=True)) | {k: 100 * v for k, v in numbers.items()})
-    return pd.DataFrame(rows, columns=[*side, "over", "over_low", "over_high"])
-
-
-def _renamed(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    return table.rename(columns={"win_rate": name, "low": f"{name}_low", "high": f"{name}_high"})
-
-
-# ---- for a reader --------------------------------------------------------------------------------
+    for key, own in cells.groupby([*keys, "method"], sort=False):
+        where = ", ".join(map(str, key))
+        if own["seed"].duplicated().any():
+            raise JoinError(f"{where}: a seed is there twice.")
+        known = own["note"] if "note" in own else pd.Series("", index=own.index)
+        if "n" in own and len(set(own["n"])) > 1 and not known.any():
+            raise JoinError(f"{where}: seeds rest on {sorted(set(own['n']))} prompts.")
+        rows.append(
+            dict(zip([*keys, "method"], key, strict=True))
+            | {
+                "seeds": len(own),
+                "win_rate": own["win_rate"].mean(),
+                "sd": own["win_rate"].std(ddof=1),
+            }
+            # Where prompts were left out, as a note says, the seeds may rest on different ones.
+            | ({"n": own["n"].min()} if "n" in own else {})
+            # A seed without a KL leaves the mean without one.
+            | ({"kl": own["kl"].mean(skipna=False)} if "kl" in own else {})
+        )
+    return pd.DataFrame(rows)
 
 
 def shown(table: pd.DataFrame, baseline: str = "DPO") -> pd.DataFrame:
@@ -159,10 +128,18 @@ def control_text(own: pd.DataFrame) -> str:
     lines = own[own["control"].notna()].drop_duplicates("seed")
     texts = []
     for name, part in lines.groupby("control", sort=False):
-        far = (part["control_kl"] - part["kl"]).abs() > TOLERANCE * part["kl"]
+        near = map(is_matched, part["control_kl"], part["kl"])
         kls = ", ".join(f"{kl:.2f}" for kl in part["control_kl"])
-        texts.append(f"{name} ({kls}{', not matched' if far.any() else ''})")
+        texts.append(f"{name} ({kls}{'' if all(near) else ', not matched'})")
     return "; ".join(texts)
+
+
+def bracketed(bounds: Iterable[float], digits: int = 1, sign: str = "") -> str:
+    """A number with its interval (low, high), as 52.3 [49.1, 55.4]; `sign` is "+" where 0 is the
+    middle.
+    """
+    value, low, high = (f"{number:{sign}.{digits}f}" for number in bounds)
+    return f"{value} [{low}, {high}]"
 
 
 def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:
@@ -174,7 +151,7 @@ def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 
         return "–"
     if len(known) == 1:
         line = known.iloc[0]
-        return f"{line[value]:.{digits}f} [{line[low]:.{digits}f}, {line[high]:.{digits}f}]"
+        return bracketed(line[[value, low, high]], digits)
     seeds = known.groupby("seed", sort=False)[value].mean()
     if len(seeds) == 1:
         return f"{seeds.iloc[0]:.{digits}f} (mean of {len(known)})"
@@ -247,10 +224,3 @@ def bounds(
     if part["seed"].duplicated().any():
         raise JoinError(f"A seed has several rows; average its benchmarks first: {len(part)} rows.")
     return mean_interval(part[value])
-
-
-def best_of(table: pd.DataFrame, value: str = "win_rate") -> Mapping[str, str]:
-    """The method with the largest mean of `value` for each decoding."""
-    known = table[table[value].notna()]
-    means = known.pivot_table(value, "method", "decoding", sort=False)
-    return {str(decoding): str(means[decoding].idxmax()) for decoding in means}

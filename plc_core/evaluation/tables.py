@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from plc_core.evaluation.cells import over_cells, over_seeds
+from plc_core.evaluation.results import over_cells, over_seeds
 from plc_core.evaluation.win_rate import JoinError
 
 Form = Literal["plain", "markdown", "latex"]

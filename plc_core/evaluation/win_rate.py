@@ -102,21 +102,24 @@ def win_rate(rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "
         JoinError: where a side has a prompt twice; unless `incomplete` is "common", also where the
             two do not cover the same prompts or a reward is NaN. With the counts.
     """
-    own, other, report = join_prompts(rewards, baseline, incomplete)
-    difference = own - other
-    return _win_rate(np.sign(difference), report, _wilcoxon(difference))
+    own, other, join = join_prompts(rewards, baseline, incomplete)
+    return win_rate_of_gaps(own - other, join)
 
 
-def verdicts(
-    rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "error"
-) -> pd.Series:
-    """The verdicts of a scoring judge: 1, 0.5 or 0 by prompt id, as pairwise judges give them.
+def win_rate_of_gaps(gaps: pd.Series, join: JoinReport) -> WinRate:
+    """The win rate from the differences of both sides' rewards."""
+    decided = int((gaps != 0).sum())
+    p = float(stats.wilcoxon(gaps, zero_method="pratt").pvalue) if decided else math.nan
+    return _win_rate(np.sign(gaps.to_numpy()), join, PairedTest("Wilcoxon", p, decided))
 
-    Raises:
-        JoinError: as `win_rate`.
-    """
-    own, other, _ = joined(rewards, baseline, incomplete)
-    return pd.Series((np.sign(own - other) + 1) / 2, index=own.index)
+
+def win_rate_of_shares(shares: pd.Series, join: JoinReport) -> WinRate:
+    """The win rate of verdicts: 1 for a win, 0.5 for a tie, 0 for a loss; JoinError for others."""
+    if odd := sorted(set(shares) - {0.0, 0.5, 1.0}):
+        raise JoinError(
+            f"A verdict is 1 (win), 0.5 (tie) or 0 (loss); among these {len(shares)} is {odd[0]:g}."
+        )
+    return _win_rate(2 * shares.to_numpy(dtype=np.float64) - 1, join, None)
 
 
 def verdict_win_rate(
@@ -133,15 +136,22 @@ def verdict_win_rate(
         JoinError: as `win_rate`, and for a verdict of any other value.
     """
     wanted = pd.Index(verdicts.index.unique() if prompts is None else list(prompts))
-    shares, _, report = join_prompts(
+    shares, _, join = join_prompts(
         verdicts, pd.Series(0.0, index=wanted), incomplete, names=("verdicts", "prompts")
     )
-    odd = sorted(set(shares) - {0.0, 0.5, 1.0})
-    if odd:
-        raise JoinError(
-            f"A verdict is 1 (win), 0.5 (tie) or 0 (loss); among these {len(shares)} is {odd[0]:g}."
-        )
-    return _win_rate(2 * shares - 1, report, None)
+    return win_rate_of_shares(shares, join)
+
+
+def verdicts(
+    rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "error"
+) -> pd.Series:
+    """The verdicts of a scoring judge: 1, 0.5 or 0 by prompt id, as pairwise judges give them.
+
+    Raises:
+        JoinError: as `win_rate`.
+    """
+    own, other, _ = join_prompts(rewards, baseline, incomplete)
+    return pd.Series((np.sign(own - other) + 1) / 2, index=own.index)
 
 
 def join_prompts(
@@ -149,23 +159,12 @@ def join_prompts(
     baseline: pd.Series,
     incomplete: Incomplete = "error",
     names: tuple[str, str] = ("rewards", "baseline"),
-) -> tuple[Floats, Floats, JoinReport]:
-    """Both sides' numbers of the same prompts in the order of `own`, and how they met.
+) -> tuple[pd.Series, pd.Series, JoinReport]:
+    """Both sides' numbers of the same prompts, in the order of `own`, and how they met.
 
     Raises:
         JoinError: as `win_rate` says.
     """
-    left, right, report = joined(own, baseline, incomplete, names)
-    return left.to_numpy(), right.to_numpy(), report
-
-
-def joined(
-    own: pd.Series,
-    baseline: pd.Series,
-    incomplete: Incomplete = "error",
-    names: tuple[str, str] = ("rewards", "baseline"),
-) -> tuple[pd.Series, pd.Series, JoinReport]:
-    """As `join_prompts`, by prompt id."""
     for name, series in zip(names, (own, baseline), strict=True):
         twice = series.index[series.index.duplicated()].unique()
         if len(twice):
@@ -232,9 +231,3 @@ def _win_rate(signs: Floats, report: JoinReport, wilcoxon: PairedTest | None) ->
         wilcoxon,
         report,
     )
-
-
-def _wilcoxon(difference: Floats) -> PairedTest:
-    decided = int((difference != 0).sum())
-    p = float(stats.wilcoxon(difference, zero_method="pratt").pvalue) if decided else math.nan
-    return PairedTest("Wilcoxon", p, decided)

@@ -6,6 +6,7 @@ into probabilities, `reasons` says them.
 """
 
 from plc_core.label_audit.audit import Audit, audit, evidence_table
+from plc_core.label_audit.cleaning import POLICIES
 from plc_core.label_audit.evidence import EVIDENCE
 
-__all__ = ["EVIDENCE", "Audit", "audit", "evidence_table"]
+__all__ = ["EVIDENCE", "POLICIES", "Audit", "audit", "evidence_table"]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,15 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plc_core.data import DataError, Pairs, load_pairs
-from plc_core.data.pairs import swap
-from plc_core.label_audit.evidence import EVIDENCE, Evidence, Kind, gathered
-from plc_core.label_audit.posterior import FlipModel, NoiseRate, Stack, stacked
+from plc_core.data import DataError, Pairs
+from plc_core.label_audit.cleaning import Policy, cleaned, export_pairs
+from plc_core.label_audit.contradictions import disputes, questions, reconciled
+from plc_core.label_audit.evidence import DEFAULT, EVIDENCE, Evidence, Kind, ModelReadings, gathered
+from plc_core.label_audit.other_models import dpo_margins, judge_scores, run_margins
+from plc_core.label_audit.posterior import (
+    WITH_HIDDEN_STATES,
+    WITHOUT,
+    FlipModel,
+    NoiseRate,
+    Stack,
+    stacked,
+)
 from plc_core.label_audit.probe import prompt_folds
 from plc_core.label_audit.reasons import reasons
+from plc_core.loading import load_pairs
 from plc_core.progress import Progress
-
-Cleaning = Literal["flip", "drop"]
+from plc_core.runs import Run, open_run
 
 FEWEST = 100
 """Pairs below which nothing can be read out of fold."""
@@ -44,6 +53,8 @@ class Audit:
         noise: the share of reversed labels over all pairs.
         why: [pairs] in words.
         model: that hidden states were read from, or None.
+        flips: from margins to probabilities.
+        scale: what was expected of the evidence's scale; see `posterior`.
     """
 
     pairs: Pairs
@@ -54,27 +65,33 @@ class Audit:
     noise: NoiseRate
     why: list[str]
     model: str | None
-    _flips: FlipModel
+    flips: FlipModel
+    scale: tuple[float, float]
+
+    def judged(self) -> pd.DataFrame:
+        """One row a pair, in the order of the file, without texts.
+
+        Columns: pair_id, source, p_flip, p_tie, margin (of the evidence added up, positive for the
+        label), reason, and one an evidence.
+        """
+        frame = self.pairs.dataset.select_columns(["pair_id", "source"]).to_pandas()
+        numbers = {"p_flip": self.probabilities, "p_tie": self.ties, "margin": self.stack.margins}
+        columns = self.evidence.columns | {n: c for n, (c, _) in self.evidence.aside.items()}
+        return frame.assign(**numbers, reason=self.why, **columns)
 
     def table(self, most: int | None = None) -> pd.DataFrame:
-        """One row a pair, the most suspicious first.
-
-        Columns: pair_id, source, p_flip, p_tie, reason, margin (of the evidence added up, positive
-        for the label), a column an evidence, and prompt (its last turn), chosen and rejected.
-        """
+        """The columns of `judged`, prompt (its last turn), chosen and rejected, a row a pair; the
+        most suspicious first."""
+        frame = self.judged()
         order = np.argsort(-self.probabilities, kind="stable")[:most]
-        texts = self.pairs.dataset.select(order).select_columns(
-            ["pair_id", "source", "prompt", "chosen", "rejected"]
-        )
-        frame = texts.to_pandas()
-        columns = self.evidence.columns | {n: c for n, (c, _) in self.evidence.aside.items()}
-        numbers = {"p_flip": self.probabilities, "p_tie": self.ties, "margin": self.stack.margins}
-        for name, values in (numbers | columns).items():
-            frame[name] = np.asarray(values)[order]
-        frame["reason"] = [self.why[row] for row in order]
-        frame["prompt"] = [turns[-1]["content"] for turns in frame["prompt"]]
-        first = ["pair_id", "source", *numbers, "reason"]
-        return frame[[*first, *columns, "prompt", "chosen", "rejected"]]
+        texts = self.pairs.dataset.select(order).select_columns(["prompt", "chosen", "rejected"])
+        shown = texts.to_pandas()
+        shown["prompt"] = [turns[-1]["content"] for turns in shown["prompt"]]
+        return pd.concat([frame.iloc[order].reset_index(drop=True), shown], axis=1)
+
+    def evidence_table(self) -> pd.DataFrame:
+        """A row an evidence: pairs, what it gains over chance in nats a label, weight, note."""
+        return evidence_table(self.evidence, self.stack.weights)
 
     def noise_by(self, column: str = "source") -> pd.DataFrame:
         """The noise rate of each group of pairs: group, pairs, rate (NaN: not known), low, high.
@@ -89,7 +106,7 @@ class Audit:
         rows = []
         for name, places in groups.groupby(groups).indices.items():
             enough = len(places) >= _FEWEST_OF_A_GROUP
-            noise = self._flips.noise(self.stack.margins[places]) if enough else None
+            noise = self.flips.noise(self.stack.margins[places]) if enough else None
             rows.append(
                 {
                     "group": name,
@@ -101,20 +118,22 @@ class Audit:
             )
         return pd.DataFrame(rows).sort_values("pairs", ascending=False, ignore_index=True)
 
-    def cleaned(self, policy: Cleaning = "flip", above: float = 0.5) -> Pairs:
-        """The pairs with suspicious labels turned round, or left out.
+    def cleaned(self, policy: Policy = "flip", above: float = 0.5) -> Pairs:
+        """The pairs with labels turned, left out, weighted or with a prior each: `POLICIES`.
 
         Args:
-            policy: flip or drop.
-            above: the p_flip from which on a label is suspicious.
+            policy: flip, drop, weight or prior.
+            above: the p_flip from which on flip and drop act.
         """
-        suspicious = self.probabilities > above
+        return cleaned(self.pairs, self.probabilities, self.ties, policy, above)
 
-        def change(batch: pa.Table, start: int) -> pa.Table:
-            here = pa.array(suspicious[start : start + len(batch)])
-            return swap(batch, here) if policy == "flip" else batch.filter(pc.invert(here))
+    def export(self, path: Path | str, policy: Policy = "flip", above: float = 0.5) -> Path:
+        """Write `cleaned` pairs to a .jsonl or .parquet that `DPOTrainer` and `load_pairs` read.
 
-        return self.pairs.map(change)
+        The user's own columns stay, and p_flip and p_tie come in.
+        """
+        export_pairs(self.cleaned(policy, above), Path(path))
+        return Path(path)
 
     def sentences(self) -> list[str]:
         """What was found, for a person."""
@@ -142,8 +161,11 @@ def audit(
     data: Pairs | Path | str,
     model: str | None = None,
     *,
-    evidence: Collection[Kind] = tuple(EVIDENCE),
+    evidence: Collection[Kind] = DEFAULT,
     max_length: int = 1024,
+    run: Run | Path | str | None = None,
+    judge: str | None = None,
+    dpo: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     **reading: Any,
 ) -> Audit:
@@ -157,12 +179,17 @@ def audit(
         model: a local folder or a name on the hub, whose frozen hidden states are evidence.
         evidence: names of `EVIDENCE`; what the rows do not have is passed over.
         max_length: tokens of a prompt and its longer answer, for the model.
+        run: a finished training run on these pairs, whose margins at first visit are evidence.
+        judge: a reward model or a server, as `named_judge` takes it; its scores are evidence.
+        dpo: parameters of a training run: DPO is trained three times, each time on the prompts of
+            two thirds, and its margins on the others are evidence.
         progress: shows how far it is.
         reading: options of `load_pairs`.
 
     Raises:
         DataError: for pairs that cannot be read, or too few of them.
         ModelError: for a model that cannot be loaded.
+        RunError: for a run or judge that cannot be used.
     """
     if unknown := set(evidence) - set(EVIDENCE):
         raise DataError(
@@ -170,38 +197,42 @@ def audit(
         )
     progress = progress or Progress()
     pairs = data if isinstance(data, Pairs) else load_pairs(data, progress=progress, **reading)
-    hidden, token_lengths = None, None
+    read = ModelReadings()
     if model is not None:
-        from plc_core.label_audit.hidden_states import read_hidden_states  # torch
+        from plc_core.label_audit.hidden_states import read_model  # torch
 
-        pairs, hidden, token_lengths = read_hidden_states(pairs, model, max_length, progress)
-        if "hidden states" not in evidence:
-            hidden = None
+        pairs, read = read_model(pairs, model, max_length, set(evidence), progress)
     if len(pairs) < FEWEST:
         raise DataError(
             f"{len(pairs)} pairs are too few for an audit: at least {FEWEST} are needed, as each "
             "label is judged by those of the other prompts."
         )
     table = _facts(pairs)
-    folds = prompt_folds(table["prompt"].tolist())
-    found = gathered(pairs, table, folds, set(evidence), hidden, token_lengths)
+    prompts = table["prompt"].tolist()
+    folds = prompt_folds(prompts)
+    given: dict[str, NDArray[np.float64]] = {}
+    if run is not None:
+        given["run"] = run_margins(run if isinstance(run, Run) else open_run(run), pairs)
+    if judge is not None:
+        given["judge"] = judge_scores(judge, pairs, progress)
+    if dpo is not None:
+        given["DPO out of fold"] = dpo_margins(pairs, prompts, dpo, "audit", progress)
+    found = gathered(pairs, table, folds, set(evidence), read, given)
     if not found.columns:
         raise DataError("None of the evidence asked for is there: add lengths or words.")
-    stack = stacked(found.columns, folds)
-    flips = FlipModel(stack.margins)
+    stack = stacked(found.columns, folds, found.chance)
+    scale = WITH_HIDDEN_STATES if "hidden states" in found.columns else WITHOUT
+    flips = FlipModel(stack.margins, stack.reliability, scale)
+    asked = questions(pairs)
+    probabilities = reconciled(flips.p_flip(stack.margins), *asked)
+    findings = _findings(pairs)
+    for row, other in disputes(*asked):
+        name, against = table["pair_id"].iloc[row], table["pair_id"].iloc[other]
+        findings.setdefault(name, f"contradicts pair {against}, of which one is wrong")
     aside = {name: column for name, (column, _) in found.aside.items()}
-    why = reasons(stack.contributions, aside, table, found.sizes, _findings(pairs))
-    return Audit(
-        pairs,
-        flips.p_flip(stack.margins),
-        _ties(pairs, table),
-        stack,
-        found,
-        flips.noise(),
-        why,
-        model,
-        flips,
-    )
+    why = reasons(stack.contributions, aside, table, found.sizes, findings)
+    ties = _ties(pairs, table)
+    return Audit(pairs, probabilities, ties, stack, found, flips.noise(), why, model, flips, scale)
 
 
 def _facts(pairs: Pairs) -> pd.DataFrame:

@@ -18,16 +18,34 @@ from plc_core.data import Pairs
 from plc_core.label_audit.probe import Probe, Rows, log_likelihood, out_of_fold
 from plc_core.label_audit.words import word_differences, words_out_of_fold
 
-Kind = Literal["hidden states", "lengths", "words", "scores", "votes"]
+Kind = Literal["hidden states", "likelihood", "lengths", "words", "scores", "votes"]
 EVIDENCE: dict[Kind, str] = {
     "hidden states": "a linear probe of a frozen model's hidden states; needs a model",
+    "likelihood": "how likely the model finds the answers, summed and a token; needs a model",
     "lengths": "how much longer the chosen answer is, in tokens or else in words",
     "words": "which words the preferred answers have",
     "scores": "the scores that came with the rows, as the share of pairs with a smaller gap",
     "votes": "how many of the annotators' votes are for the label",
 }
+DEFAULT: tuple[Kind, ...] = ("hidden states", "lengths", "words", "scores", "votes")
+"""Without likelihoods, which take a second pass through the model and add next to nothing."""
 _FOLLOWED = 0.995
 """Labels that agree with an evidence this often were made from it, and it cannot judge them."""
+
+
+@dataclass(frozen=True)
+class ModelReadings:
+    """What one model says of the pairs; nothing without a model.
+
+    Attributes:
+        hidden: rows of hidden-state differences by layer.
+        token_lengths: [pairs, 2] of chosen and rejected.
+        log_probs: [pairs, 2] of both answers, in nats.
+    """
+
+    hidden: Mapping[int, Rows] | None = None
+    token_lengths: NDArray[np.int64] | None = None
+    log_probs: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,7 @@ class Evidence:
         log_likelihoods: of each column alone, mean log σ(a · column) per pair that has it, nats.
         details: which layer and penalty were chosen, for the record.
         sizes: [pairs, 2] lengths of chosen and rejected, in tokens or words.
+        chance: [pairs] each, what columns fitted to labels read of coin flips.
     """
 
     columns: dict[str, NDArray[np.float64]]
@@ -47,6 +66,7 @@ class Evidence:
     log_likelihoods: dict[str, float]
     details: dict[str, object]
     sizes: NDArray[np.int64]
+    chance: dict[str, NDArray[np.float64]]
 
 
 def lengths(chosen: NDArray[np.float64], rejected: NDArray[np.float64]) -> Mapping[str, NDArray]:
@@ -54,6 +74,21 @@ def lengths(chosen: NDArray[np.float64], rejected: NDArray[np.float64]) -> Mappi
     return {
         "length": chosen - rejected,
         "log length": np.log(np.maximum(chosen, 1)) - np.log(np.maximum(rejected, 1)),
+    }
+
+
+def likelihoods(
+    log_probs: NDArray[np.float64], lengths: NDArray[np.int64]
+) -> Mapping[str, NDArray[np.float64]]:
+    """Two columns, [pairs] each: the difference of log-probs, and of those a token.
+
+    The second is PerpCorrect's difference of log perplexities with the other sign (Kong et al.
+    2024), under the model as it is given.
+    """
+    a_token = log_probs / np.maximum(lengths, 1)
+    return {
+        "log-likelihood": log_probs[:, 0] - log_probs[:, 1],
+        "log-likelihood a token": a_token[:, 0] - a_token[:, 1],
     }
 
 
@@ -84,34 +119,38 @@ def gathered(
     table: pd.DataFrame,
     folds: NDArray[np.int64],
     kinds: set[Kind],
-    hidden: Mapping[int, Rows] | None,
-    token_lengths: NDArray[np.int64] | None,
+    read: ModelReadings,
+    given: Mapping[str, NDArray[np.float64]],
 ) -> Evidence:
     """All evidence of `kinds` that the pairs have.
 
     Args:
         table: pair_id, source, score_chosen, score_rejected of the pairs, in their order.
         folds: [pairs].
-        hidden: rows of `HiddenDifferences` by layer, or None without a model.
-        token_lengths: [pairs, 2], or None to count words.
+        read: by the model; without one, lengths are in words.
+        given: further columns, [pairs] each, that no label was needed for.
     """
-    columns: dict[str, NDArray[np.float64]] = {}
+    columns: dict[str, NDArray[np.float64]] = dict(given)
     details: dict[str, object] = {}
-    sizes = token_lengths if token_lengths is not None else _word_counts(pairs)
+    chance: dict[str, NDArray[np.float64]] = {}
+    sizes = read.token_lengths if read.token_lengths is not None else _word_counts(pairs)
     if "lengths" in kinds:
         columns |= lengths(*sizes.astype(float).T)
-        details["lengths in"] = "words" if token_lengths is None else "tokens"
+        details["lengths in"] = "words" if read.token_lengths is None else "tokens"
+    if "likelihood" in kinds and read.log_probs is not None:
+        columns |= likelihoods(read.log_probs, sizes)
     if "words" in kinds:
         batches = pairs.batches(["chosen", "rejected"])
         texts = ((b["chosen"].to_pylist(), b["rejected"].to_pylist()) for b in batches)
         probe = words_out_of_fold(word_differences(texts), folds)
-        columns["words"] = probe.margins
-    if "hidden states" in kinds and hidden is not None:
+        columns["words"], chance["words"] = probe.margins, probe.chance
+    if "hidden states" in kinds and read.hidden is not None:
         probes: dict[int, Probe] = {
-            layer: out_of_fold(rows, folds) for layer, rows in hidden.items()
+            layer: out_of_fold(rows, folds) for layer, rows in read.hidden.items()
         }
         layer = max(probes, key=lambda number: probes[number].log_likelihood)
         columns["hidden states"] = probes[layer].margins
+        chance["hidden states"] = probes[layer].chance
         details["layer"] = layer
         details["penalty"] = probes[layer].penalty
     if "scores" in kinds and table["score_chosen"].notna().any():
@@ -123,10 +162,8 @@ def gathered(
         for name in ("scores", "votes")
         if name in columns and (reason := _follows(name, columns[name]))
     }
-    likelihoods = {
-        name: log_likelihood(column[np.isfinite(column)]) for name, column in columns.items()
-    }
-    return Evidence(columns, aside, likelihoods, details, sizes)
+    worth = {name: log_likelihood(column[np.isfinite(column)]) for name, column in columns.items()}
+    return Evidence(columns, aside, worth, details, sizes, chance)
 
 
 def _follows(name: str, column: NDArray[np.float64]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,16 +24,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from plc_core.checksums import checksum
 from plc_core.data import Pairs
 from plc_core.engine.attention import attention_kind, attention_mask, whole_blocks
 from plc_core.engine.logprobs import autocast, numerics, packed_rows, verify_packing
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
-from plc_core.engine.reference import in_token_order
+from plc_core.engine.reference import in_token_order, with_reference
 from plc_core.engine.tokens import content_keys, tokenize_pairs
-from plc_core.files import RunError, cache_dir, checksum, exclusive, replacing, write_json
+from plc_core.files import RunError, cache_dir, exclusive, read_json, replacing, write_json
+from plc_core.label_audit.evidence import Kind, ModelReadings
 from plc_core.label_audit.probe import Rows
 from plc_core.progress import Progress
+from plc_core.storage import content_hash
 
 DEPTHS = (0.5, 0.6, 0.7, 0.8)
 """Shares of the layers. Linear probes were best at .6 to .7 in models of 135 M and 1.5 B."""
@@ -82,9 +84,9 @@ class HiddenDifferences:
         for note in sorted(self.folder.glob("*-*.json")):
             part = note.with_suffix(".npy")
             try:
-                said = json.loads(note.read_text(encoding="utf-8"))
+                said = read_json(note, sealed=True)
                 whole = said["crc32"] == checksum(part)
-            except (OSError, ValueError, KeyError, TypeError):
+            except (RunError, OSError, KeyError):
                 whole = False
             if whole:
                 self._places |= {key: (part, row) for row, key in enumerate(said["keys"])}
@@ -132,10 +134,8 @@ def hidden_differences(
     count = len(decoder.layers)
     layers = sorted({min(count, max(1, round(depth * count))) for depth in depths})
     settings = numerics(model, bf16) | {"layers": layers, "pooling": "last token, mean"}
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-    kept = HiddenDifferences(
-        cache_dir() / "hidden_states" / name, layers, int(model.config.hidden_size)
-    )
+    folder = cache_dir() / "hidden_states" / content_hash(settings)
+    kept = HiddenDifferences(folder, layers, int(model.config.hidden_size))
     keys = content_keys(dataset)
     signs = np.array([1.0 if in_token_order(row) else -1.0 for row in dataset], np.float32)
     with exclusive(kept.folder):
@@ -153,12 +153,12 @@ def hidden_differences(
     return {layer: partial(kept.rows, depth, keys, signs) for depth, layer in enumerate(layers)}
 
 
-def read_hidden_states(
-    pairs: Pairs, model: str, max_length: int, progress: Progress
-) -> tuple[Pairs, dict[int, Rows], NDArray[np.int64]]:
-    """The pairs that the model can read, the rows of `hidden_differences`, token lengths.
+def read_model(
+    pairs: Pairs, model: str, max_length: int, kinds: set[Kind], progress: Progress
+) -> tuple[Pairs, ModelReadings]:
+    """The pairs that the model can read, and of `kinds` what it says of them.
 
-    On a GPU in bfloat16, elsewhere in fp32. Lengths are [pairs, 2], chosen and rejected.
+    On a GPU in bfloat16, elsewhere in fp32.
 
     Raises:
         ModelError: where the model cannot be loaded, or not be run on packed rows.
@@ -171,8 +171,15 @@ def read_hidden_states(
     room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
     most = max(room, int(pair_sizes(tokens.dataset).max()))
     collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
-    rows = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
-    return tokens.pairs, rows, response_lengths(tokens.dataset).astype(np.int64)
+    hidden, log_probs = None, None
+    if "hidden states" in kinds:
+        hidden = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
+    if "likelihood" in kinds:
+        known, _ = with_reference(tokens.dataset, policy, cache_dir(), collator, bf16, progress)
+        sides = [known[f"reference_{side}"][:] for side in ("chosen", "rejected")]
+        log_probs = np.array(sides, dtype=np.float64).T
+    lengths = response_lengths(tokens.dataset).astype(np.int64)
+    return tokens.pairs, ModelReadings(hidden, lengths, log_probs)
 
 
 @torch.inference_mode()

@@ -35,11 +35,14 @@ class Probe(NamedTuple):
         log_likelihood: mean over pairs of log σ(a · margin) at the best a ≥ 0, nats; −log 2 is
             what knowing nothing gives.
         penalty: chosen by that likelihood.
+        chance: [pairs], the margins that the same fit gives where every label is a coin flip: how
+            much of a margin is the noise of its estimate.
     """
 
     margins: NDArray[np.float64]
     log_likelihood: float
     penalty: float
+    chance: NDArray[np.float64]
 
 
 def prompt_folds(groups: Sequence[str], folds: int = FOLDS) -> NDArray[np.int64]:
@@ -63,17 +66,18 @@ def out_of_fold(rows: Rows, folds: NDArray[np.int64]) -> Probe:
         folds: [pairs], of `prompt_folds`.
     """
     count = int(folds.max()) + 1
+    targets = labels_and_coins(len(folds))
     grams: NDArray[np.float64] | None = None
     for places, block in rows():
         block = np.asarray(block, dtype=np.float32)
         if grams is None:
             size = block.shape[1]
             grams = np.zeros((count, size, size))
-            sums = np.zeros((count, size))
+            sums = np.zeros((count, size, 2))
         for fold in range(count):
             own = block[folds[places] == fold]
             grams[fold] += own.T @ own
-            sums[fold] += own.sum(0, dtype=np.float64)
+            sums[fold] += own.T @ targets[places][folds[places] == fold]
     if grams is None:
         raise ValueError("There are no pairs to read evidence from.")
     gram, total = grams.sum(0), sums.sum(0)
@@ -81,20 +85,28 @@ def out_of_fold(rows: Rows, folds: NDArray[np.int64]) -> Probe:
     weights = np.stack(
         [_ridge(gram - grams[fold], total - sums[fold], scale) for fold in range(count)]
     )
-    margins = np.zeros((len(PENALTIES), len(folds)))
+    readings = np.zeros((len(PENALTIES), len(folds), 2))
     for places, block in rows():
         block = np.asarray(block, dtype=np.float32)
         for fold in range(count):
             mine = np.flatnonzero(folds[places] == fold)
-            margins[:, places.start + mine] = (block[mine] @ weights[fold]).T
-    return best(margins, PENALTIES)
+            read = block[mine] @ weights[fold].reshape(len(scale), -1)
+            readings[:, places.start + mine] = read.reshape(len(mine), -1, 2).swapaxes(0, 1)
+    return best(readings, PENALTIES)
 
 
-def best(margins: NDArray[np.float64], penalties: Sequence[float]) -> Probe:
-    """The margins [penalties, pairs] whose out-of-fold likelihood is the largest."""
-    likelihoods = [log_likelihood(row) for row in margins]
+def labels_and_coins(pairs: int) -> NDArray[np.float32]:
+    """[pairs, 2] targets of a probe: the labels as given, all 1, and coin flips."""
+    coins = np.random.default_rng(0).choice((-1.0, 1.0), pairs)
+    return np.stack((np.ones(pairs), coins), 1).astype(np.float32)
+
+
+def best(readings: NDArray[np.float64], penalties: Sequence[float]) -> Probe:
+    """Of [penalties, pairs, 2] readings, of labels and of coins, those that say most of labels."""
+    likelihoods = [log_likelihood(row) for row in readings[..., 0]]
     place = int(np.argmax(likelihoods))
-    return Probe(margins[place], likelihoods[place], penalties[place])
+    margins, chance = readings[place].T
+    return Probe(margins, likelihoods[place], penalties[place], chance)
 
 
 def log_likelihood(margins: NDArray[np.float64]) -> float:
@@ -118,12 +130,13 @@ def _inverse_rms(square: NDArray[np.float64]) -> NDArray[np.float64]:
 def _ridge(
     gram: NDArray[np.float64], total: NDArray[np.float64], scale: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """[features, penalties] weights of the features as they are."""
+    """[features, penalties, targets] weights of the features as they are."""
     # Divided by the trace, which is features × pairs, so that a penalty means the same everywhere.
     scaled = gram * scale[:, None] * scale
     mean = np.trace(scaled) / max(np.count_nonzero(scale), 1)
     columns = []
     for penalty in PENALTIES:
         system = scaled + penalty * mean * np.eye(len(scaled))
-        columns.append(scale * cho_solve(cho_factor(system, overwrite_a=True), scale * total))
+        factor = cho_factor(system, overwrite_a=True)
+        columns.append(scale[:, None] * cho_solve(factor, scale[:, None] * total))
     return np.stack(columns, axis=1).astype(np.float32)

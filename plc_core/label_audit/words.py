@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix, vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import Ridge
 
-from plc_core.label_audit.probe import Probe, best
+from plc_core.label_audit.probe import Probe, best, labels_and_coins
 
 _WORDS = 2**16
 _PENALTIES = (1e3, 1e4, 1e5)
@@ -34,12 +34,13 @@ def word_differences(
 
 def words_out_of_fold(differences: csr_matrix, folds: NDArray[np.int64]) -> Probe:
     """Ridge regression of the labels on words, each pair predicted from the other folds."""
-    margins = np.zeros((len(_PENALTIES), len(folds)))
+    readings = np.zeros((len(_PENALTIES), len(folds), 2))
+    targets = labels_and_coins(len(folds))
     for fold in range(int(folds.max()) + 1):
         others = np.flatnonzero(folds != fold)
         mine = np.flatnonzero(folds == fold)
         for place, penalty in enumerate(_PENALTIES):
             model = Ridge(alpha=penalty, fit_intercept=False, solver="sparse_cg", tol=1e-3)
-            model.fit(differences[others], np.ones(len(others), dtype=np.float32))
-            margins[place, mine] = model.predict(differences[mine])
-    return best(margins, _PENALTIES)
+            model.fit(differences[others], targets[others])
+            readings[place, mine] = model.predict(differences[mine])
+    return best(readings, _PENALTIES)

@@ -16,7 +16,12 @@ from plc_core.objective.routing import Router, Routing
 
 
 class PairLogps(NamedTuple):
-    """Log-probabilities of a batch of pairs, summed over the response's tokens: [B] each, nats."""
+    """Log-probabilities of a batch of pairs, summed over the response's tokens: [B] each, nats.
+
+    `p_flip` and `p_tie` are what was known of each label before training, as an audit tells it: the
+    probability that the pair is a tie, and that the label of one that is none is reversed. NaN is
+    not known. Objectives that have a noise rate or a prior take it from there, a pair at a time.
+    """
 
     policy_chosen: Tensor
     policy_rejected: Tensor
@@ -24,6 +29,12 @@ class PairLogps(NamedTuple):
     reference_rejected: Tensor
     chosen_lengths: Tensor  # tokens, the terminator included
     rejected_lengths: Tensor
+    p_flip: Tensor | None = None
+    p_tie: Tensor | None = None
+
+    def select(self, rows: Tensor) -> PairLogps:
+        """Those of some pairs, by a mask or by their places."""
+        return PairLogps(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
     @property
     def lengths(self) -> Tensor:
@@ -109,7 +120,8 @@ class Objective(ABC):
         m = sequence_margin(logps, self.beta)
         routing = None
         if self.router is not None:
-            routing = self.router(m, progress, micro_batch, update, logps.lengths, distinct)
+            told = (logps.p_flip, logps.p_tie)
+            routing = self.router(m, progress, micro_batch, update, logps.lengths, distinct, told)
         loss = self.losses(m, logps, Step(progress, *micro_batch, update), routing)
         return ObjectiveOutput(loss, m.detach(), routing)
 
@@ -129,13 +141,26 @@ class Objective(ABC):
 
 def log_ratios(logps: PairLogps) -> tuple[Tensor, Tensor]:
     """log pi/pi_ref of the chosen and the rejected responses: [B] each, fp32 or more, nats."""
-    shapes = {tuple(x.shape) for x in logps}
+    shapes = {tuple(x.shape) for x in logps if x is not None}
     if len(shapes) > 1 or logps.policy_chosen.ndim != 1:
-        raise ValueError(f"The six tensors of PairLogps must share one shape [B]; got {shapes}.")
+        raise ValueError(f"The tensors of PairLogps must share one shape [B]; got {shapes}.")
     policy_chosen, policy_rejected, reference_chosen, reference_rejected = (
-        x.to(torch.promote_types(x.dtype, torch.float32)) for x in logps[:4]
+        x.to(torch.promote_types(x.dtype, torch.float32))
+        for x in (
+            logps.policy_chosen,
+            logps.policy_rejected,
+            logps.reference_chosen,
+            logps.reference_rejected,
+        )
     )
     return policy_chosen - reference_chosen, policy_rejected - reference_rejected
+
+
+def told_or(default: float | Tensor, told: Tensor | None, m: Tensor) -> float | Tensor:
+    """[B], what was told of each pair in the precision of m, `default` where that is nothing."""
+    if told is None:
+        return default
+    return torch.where(told.isnan(), default, told.to(m.dtype))
 
 
 def sequence_margin(logps: PairLogps, beta: float) -> Tensor:

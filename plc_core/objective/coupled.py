@@ -114,7 +114,8 @@ class REPO(Objective):
 
     eta estimates the data's reliability: after each optimizer step
     eta <- (1 - alpha) eta + alpha mean(w), so alpha weighs the new value. w uses eta as it was
-    before the step, so a split of the step changes nothing. DPO at eta = 1.
+    before the step, so a split of the step changes nothing. DPO at eta = 1. A pair whose
+    probability of being reversed is known has one minus it for its own eta.
     """
 
     def __init__(self, beta: float, eta: float = 0.9, alpha: float = 0.1) -> None:
@@ -134,7 +135,11 @@ class REPO(Objective):
 
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
         eta = self._eta.to(m.device)
-        w = torch.sigmoid(m.detach().to(torch.float64) + torch.logit(eta))
+        margin = m.detach().to(torch.float64)
+        if logps.p_flip is not None:
+            eta = torch.where(logps.p_flip.isnan(), eta, 1 - logps.p_flip.to(margin.dtype))
+            eta = eta.clamp(1e-6, 1 - 1e-6)
+        w = torch.sigmoid(margin + torch.logit(eta))
         if step.update:
             self._observe(w, step.ends)
         w = w.to(m.dtype)

@@ -23,6 +23,7 @@ from plc_core.objective.base import (
     clean_loss,
     flip_loss,
     log_ratios,
+    told_or,
 )
 from plc_core.objective.checks import not_negative, positive, share
 from plc_core.objective.routing import Routing
@@ -41,7 +42,8 @@ class DPO(Objective):
 class CDPO(Objective):
     """L = (1 - e) sp(-m) + e sp(m): DPO with labels smoothed by e; Mitchell 2023.
 
-    Minimal at m = logit(1 - e), and it pulls larger margins back. DPO at e = 0.
+    Minimal at m = logit(1 - e), and it pulls larger margins back. DPO at e = 0. A pair whose
+    probability of being reversed is known has it for its own e.
     """
 
     def __init__(self, beta: float, epsilon: float = 0.1) -> None:
@@ -49,23 +51,29 @@ class CDPO(Objective):
         self.epsilon = share("epsilon", epsilon, below=0.5)
 
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
-        return (1 - self.epsilon) * clean_loss(m) + self.epsilon * flip_loss(m)
+        epsilon = told_or(self.epsilon, logps.p_flip, m)
+        return (1 - epsilon) * clean_loss(m) + epsilon * flip_loss(m)
 
 
 class RobustDPO(Objective):
     """L = [(1 - e) sp(-m) - e sp(m)] / (1 - 2e); Chowdhury et al. 2024, "rDPO".
 
     Its mean over labels flipped with probability e is DPO's loss on the clean labels. Unbounded
-    below, and stronger than DPO at every m. DPO at e = 0.
+    below, and stronger than DPO at every m. DPO at e = 0. A pair whose probability of being
+    reversed is known has it for its own e, of at most `LARGEST_SHARE`: at a half a label says
+    nothing, and its loss would be infinite.
     """
+
+    LARGEST_SHARE = 0.45
 
     def __init__(self, beta: float, epsilon: float = 0.1) -> None:
         self.beta = positive("beta", beta)
         self.epsilon = share("epsilon", epsilon, below=0.5)
 
     def losses(self, m: Tensor, logps: PairLogps, step: Step, routing: Routing | None) -> Tensor:
-        loss = (1 - self.epsilon) * clean_loss(m) - self.epsilon * flip_loss(m)
-        return loss / (1 - 2 * self.epsilon)
+        told = None if logps.p_flip is None else logps.p_flip.clamp(max=self.LARGEST_SHARE)
+        epsilon = told_or(self.epsilon, told, m)
+        return ((1 - epsilon) * clean_loss(m) - epsilon * flip_loss(m)) / (1 - 2 * epsilon)
 
 
 class LengthDPO(Objective):

@@ -60,13 +60,18 @@ class Routing(NamedTuple):
     weight: Tensor  # w = gamma_t * C, the share of the corrected loss
 
 
-def energies(z: Tensor, prior: tuple[float, float, float], recipe: Recipe) -> Tensor:
+def energies(
+    z: Tensor, prior: tuple[float, float, float] | tuple[Tensor, Tensor, Tensor], recipe: Recipe
+) -> Tensor:
     """The energy scores of clean, flip and tie (Section 3.3): z [B] to [B, 3].
 
-    A state with prior 0 has energy -inf, which the softmax takes to weight 0.
+    The prior is three shares, or [B] each. A state with prior 0 has energy -inf, which the softmax
+    takes to weight 0.
     """
     # Plain numbers, as a tensor of them would be copied to the device at every call.
-    clean, flip, tie = (math.log(p) if p else -math.inf for p in prior)
+    clean, flip, tie = (
+        p.log() if isinstance(p, Tensor) else math.log(p) if p else -math.inf for p in prior
+    )
     signed, near = z / recipe.tau_dir, -z.abs() / recipe.tau_tie
     return torch.stack((clean + signed, flip - signed, tie + near), -1)
 
@@ -185,6 +190,7 @@ class Router:
         update: bool = True,
         lengths: Tensor | None = None,
         distinct: Tensor | None = None,
+        told: tuple[Tensor | None, Tensor | None] = (None, None),
     ) -> Routing:
         """Route the margins of a micro-batch, [B].
 
@@ -209,7 +215,7 @@ class Router:
             order = self.calibration_order
             if order == "update-first" or (order == "auto" and count == 1):
                 average = calibration.preview()
-        routing = self._route(evidence, progress, average)
+        routing = self._route(evidence, progress, average, told)
         if update and index == count - 1:
             calibration.commit(average)
             if self.length_evidence is not None:
@@ -236,12 +242,36 @@ class Router:
             )
         return (100 * margin / lengths.sum(-1) if self.length_normalised else margin), lengths
 
-    def _route(self, evidence: Tensor, progress: float, average: Tensor | None) -> Routing:
+    def pair_priors(
+        self, p_flip: Tensor | None, p_tie: Tensor | None, like: Tensor
+    ) -> tuple[float, float, float] | tuple[Tensor, Tensor, Tensor]:
+        """pi^0 of each pair, [B] each, from what was told of it: (1 - t)(1 - f), (1 - t) f, t.
+
+        t = p_tie and f = p_flip; what is not known (NaN) is the router's own prior, and states that
+        it leaves out have no weight. With f = flip / (clean + flip) for all pairs it is the paper's
+        prior, which is the same for all.
+        """
+        if p_flip is None and p_tie is None:
+            return self.prior
+        clean, flip, tie = self.prior
+        unknown = torch.full_like(like, torch.nan)
+        f, t = (unknown if x is None else x.to(like) for x in (p_flip, p_tie))
+        f = torch.where(f.isnan(), flip / (clean + flip) if clean + flip else 0.0, f) * (flip > 0)
+        t = torch.where(t.isnan(), tie, t) * (tie > 0)
+        return (1 - t) * (1 - f), (1 - t) * f, t
+
+    def _route(
+        self,
+        evidence: Tensor,
+        progress: float,
+        average: Tensor | None,
+        told: tuple[Tensor | None, Tensor | None],
+    ) -> Routing:
         if self.calibrate:
             z = self.calibration.standardize(evidence, average)
         else:
             z = evidence.detach().to(torch.float64)
-        q = energies(z, self.prior, self.recipe).softmax(-1)
+        q = energies(z, self.pair_priors(*told, z), self.recipe).softmax(-1)
         clean, flip, tie = q.unbind(-1)
         certainty = confidence(q, self.recipe.kappa) if self.gate else torch.ones_like(z)
         return Routing(z, clean, flip, tie, certainty, self.strength(progress) * certainty)

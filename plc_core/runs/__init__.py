@@ -1,17 +1,8 @@
 """The run folder: the only contract between training, notebooks and the inspector."""
 
+from plc_core.runs.creation import UNSTARTED, check_root, create_run, resolve, taken
 from plc_core.runs.pair_columns import LENGTH_COLUMNS, PAIRS_A_GROUP, TEXT_COLUMNS
-from plc_core.runs.run import (
-    SCHEMA,
-    UNSTARTED,
-    Run,
-    check_root,
-    create_run,
-    modified,
-    open_run,
-    resolve,
-    taken,
-)
+from plc_core.runs.run import SCHEMA, Run, modified, open_run
 
 __all__ = [
     "LENGTH_COLUMNS",

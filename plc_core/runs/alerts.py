@@ -14,6 +14,11 @@ logger = logging.getLogger(__name__)
 SATURATED = 10.0
 """|m| from which a pair trains nothing: the derivative of DPO's loss, sigma(-m), is below 5e-5."""
 
+WITHOUT_CHECKSUMS = (
+    "No checksums: the run was begun by a version that wrote none, so damage to its files would "
+    "not be noticed."
+)
+
 _MOST_SATURATED = 0.9
 _LEAST_SIZE = 1e-3
 """Of the margins' root mean square: below it the loss differs from ln 2 by less than 5e-4."""
@@ -94,6 +99,8 @@ class Alerts:
     def __init__(self, run: Run | None) -> None:
         self._run = run
         self._told: set[str] = set()
+        older = run is not None and not run.has_checksums
+        self._standing = [WITHOUT_CHECKSUMS] if older else []
 
     def look(self, progress: tuple[int, int] | None) -> None:
         """Tell the alerts of the steps so far; `progress` is how many are done, and of the run."""
@@ -104,6 +111,7 @@ class Alerts:
         """Tell these; earlier ones in status.json give way."""
         if self._run is None:
             return
+        sentences = [*self._standing, *sentences]
         for sentence in sentences:
             kind = sentence.partition(":")[0]
             if kind not in self._told:

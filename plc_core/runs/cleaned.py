@@ -98,7 +98,7 @@ def export_cleaned(
             names = _present(file.schema_arrow)
             own = own_columns(file, _OURS)
             done, total = 0, file.metadata.num_rows
-            with _writer(temporary, form) as write:
+            with table_writer(temporary, form) as write:
                 for batch in file.iter_batches(_BATCH, columns=names):
                     table = _cleaned(pa.Table.from_batches([batch]), run.name, kept, own, counts)
                     write(_chosen_rows(table, own, undecided, ties, counts))
@@ -140,7 +140,7 @@ def _cleaned(
         else cast
         for word, cast, flip in zip(words, given, flips.to_pylist(), strict=True)
     ]
-    result = _conversational(_swapped(table, _SIDES, flips))
+    result = conversational(_swapped(table, _SIDES, flips))
     result = _with(result, "votes", pa.array(votes, pa.list_(pa.string())))
     result = result.select([name for name in _PAIR if name in result.column_names])
     # Whoever wrote the pairs may have described their columns, which are others now.
@@ -188,7 +188,7 @@ def _chosen_rows(
     return table
 
 
-def _conversational(table: pa.Table) -> pa.Table:
+def conversational(table: pa.Table) -> pa.Table:
     """Answers as messages where the prompt is messages: TRL takes no mixture."""
     if _is_text(table.schema.field("prompt").type):
         return table
@@ -240,7 +240,7 @@ def _present(schema: pa.Schema) -> list[str]:
 
 
 @contextlib.contextmanager
-def _writer(path: Path, form: Format) -> Iterator[Callable[[pa.Table], None]]:
+def table_writer(path: Path, form: Format) -> Iterator[Callable[[pa.Table], None]]:
     if form == "jsonl":
         with path.open("w", encoding="ascii") as lines:
 

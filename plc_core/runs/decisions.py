@@ -11,7 +11,6 @@ and nothing else of a run is written. No torch here.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from plc_core.checksums import opened_line, sealed_line
 from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.status import now
@@ -181,8 +181,7 @@ def _added(
     if not changes:
         return kept
     more = {} if bulk is None else {"bulk": bulk}
-    # ASCII, so that any text of any user can be written.
-    text = "".join(json.dumps(asdict(entry) | more) + "\n" for entry in changes).encode("ascii")
+    text = "".join(sealed_line(asdict(entry) | more) for entry in changes).encode("ascii")
     try:
         with path.open("ab+") as file:
             before = file.seek(0, os.SEEK_END)
@@ -253,7 +252,7 @@ def _unwritten(path: Path, error: OSError) -> RunError:
 def _parsed(line: str, path: Path, number: int) -> tuple[Decision, str | None]:
     """A line's decision, and the name of the bulk that it was made with."""
     try:
-        entry = json.loads(line)
+        entry = opened_line(line)
         decision = entry["decision"]
         if decision is not None and decision not in DECISIONS:
             raise ValueError(f"the decision {decision!r} is not known")
@@ -265,6 +264,6 @@ def _parsed(line: str, path: Path, number: int) -> tuple[Decision, str | None]:
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
-            f"{path}, line {number}, is no decision ({error}). Mend or remove the line: nothing is "
-            "written over it."
+            f"{path}, line {number}, is no decision ({error}). Mend the line and take its checksum "
+            "away, or remove it: nothing is written over it."
         ) from None

@@ -11,17 +11,14 @@
     generations/        responses to held-out prompts     judgements/   their rewards
     checkpoints/        the trainer's                     notebook.ipynb, report.html
 
-Every file is replaced atomically, so a reader never sees half of one; a run can be read while it
-goes on and after it died. No torch here, and no pickle.
+Every file is replaced atomically, so a reader never sees half of one, and has a checksum, which is
+verified whenever it is read; a run can be read while it goes on and after it died. No torch here,
+and no pickle.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import secrets
-import shutil
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -30,110 +27,21 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.files import RunError, read_json, read_table, table_names, write_json, write_table
-from plc_core.progress import batch_of
-from plc_core.runs.earlier import set_aside
+from plc_core.files import (
+    REMEDY,
+    RunError,
+    read_json,
+    read_table,
+    table_names,
+    write_json,
+    write_table,
+)
 from plc_core.runs.pair_columns import PAIRS_A_GROUP, TEXT_COLUMNS
 from plc_core.runs.provenance import describe_data
-from plc_core.runs.status import INPUTS_VARIABLE, StatusFile, now
+from plc_core.runs.status import INPUTS_VARIABLE, StatusFile
 from plc_core.runs.visit_files import VisitFiles
 
 SCHEMA = 1
-UNSTARTED = "unstarted"
-"""The kind of a run whose job failed before it began."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,127}")
-
-
-def resolve(root: Path | str, name: str) -> Path:
-    """The folder of the run `name` below `root`; RunError for a name that could leave `root`."""
-    if not _NAME.fullmatch(name):
-        raise RunError(
-            f"The run name {name!r} is not usable: use the letters a to z and A to Z, the "
-            "digits 0 to 9 and . _ = + -, starting with a letter or digit, at most 128 characters."
-        )
-    base = Path(root).resolve()
-    path = base / name
-    try:
-        inside = path.resolve().parent == base
-    except (OSError, RuntimeError):  # a link to itself
-        inside = False
-    if not inside:
-        raise RunError(f"The run {name!r} leads outside {base}; it was not opened.")
-    return path
-
-
-def check_root(root: Path) -> None:
-    """Make the folder of runs where there is none; RunError where none can be written there."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{root} cannot hold runs: {error.strerror}.") from None
-    if not os.access(root, os.W_OK | os.X_OK):
-        raise RunError(f"{root} cannot hold runs: you may not write there.")
-
-
-def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
-    """Make the folder of a new run and write run.json; RunError where the name is taken.
-
-    A name is free again where nothing would be lost: after a run that ended before its first
-    step, and for an analysis, after an earlier one (kept aside in a batch: `runs.earlier`).
-    """
-    path = resolve(root, name)
-    check_root(path.parent)
-    info = {"schema": SCHEMA, "name": name, "created": now(), **info}
-    if path.is_dir() and _is_replaceable(path, str(info.get("kind"))):
-        # Tables of earlier parameters may not pass for these; a report stays until the next batch.
-        if batch_of(path) and info.get("kind") == "analysis":
-            set_aside(path)
-        shutil.rmtree(path / "tables", ignore_errors=True)
-        return _begun(path, info, batch_of(path))
-    # Moved to its place when it is whole: a kill leaves no name that is taken by nothing.
-    beside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
-    try:
-        beside.mkdir()
-        _begun(beside, info, batch_of(path))
-        beside.rename(path)
-    except OSError as error:
-        problem = taken(path) if path.exists() else f"{path} cannot be made: {error.strerror}."
-        raise RunError(problem) from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return Run(path, info)
-
-
-def _begun(path: Path, info: dict[str, Any], by: str | None) -> Run:
-    run = Run(path, info)
-    process = {"pid": os.getpid(), "host": socket.gethostname()} if by else {}
-    run.set_status(state="queued", reason=None, by=by, **process)
-    write_json(path / "run.json", info)
-    return run
-
-
-def taken(path: Path) -> str:
-    """The sentence for a run folder that exists already."""
-    sentence = (
-        f"A run named {path.name!r} exists in {path.parent}; nothing was changed. Choose another "
-        "name, or delete that folder yourself."
-    )
-    if any(path.glob("checkpoints/checkpoint-*")):
-        sentence += " To go on with it from its last checkpoint, set resume to true."
-    return sentence
-
-
-def _is_replaceable(path: Path, kind: str) -> bool:
-    try:
-        before = open_run(path)
-        if before.info.get("kind") == UNSTARTED:
-            return True
-        if before.info.get("kind") != kind:
-            return False
-        if kind == "analysis":
-            return True
-        ended = before.status.get("state") in ("failed", "killed")
-    except RunError:
-        return False
-    # A kill may leave empty folders.
-    return ended and not any(any(path.glob(part)) for part in ("visits/*", "checkpoints/*-*"))
 
 
 def modified(folder: Path) -> int | None:
@@ -169,7 +77,7 @@ class Run:
         self.path = path
         self.info = info
         self._status = StatusFile(path / "status.json")
-        self._visits = VisitFiles(path / "visits")
+        self._visits = VisitFiles(path / "visits", self.has_checksums)
 
     @property
     def name(self) -> str:
@@ -200,6 +108,11 @@ class Run:
     def is_trained(self) -> bool:
         """Whether training came to its end, whatever was done with the run since."""
         return self.info.get("trained_steps") is not None
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether its files have checksums; older versions wrote none, and damage is not seen."""
+        return self.info.get("checksums") is not None
 
     @property
     def inputs_unchanged(self) -> bool:
@@ -257,44 +170,64 @@ class Run:
 
     def metrics(self) -> pd.DataFrame:
         """One row an optimizer step; empty while there is none."""
-        path = self.path / "metrics.parquet"
-        return read_table(path).to_pandas() if path.exists() else pd.DataFrame()
+        found = self._table("metrics.parquet", expected=self.is_trained)
+        return pd.DataFrame() if found is None else found.to_pandas()
 
     def pairs(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The training pairs; without `columns`, all but the texts."""
         path = self.path / "pairs.parquet"
-        if not path.exists():
-            raise RunError(f"The run {self.name!r} has no pairs.parquet yet.")
-        if columns is None:
+        if columns is None and path.exists():
             columns = [c for c in table_names(path) if c not in TEXT_COLUMNS]
-        return read_table(path, list(columns)).to_pandas()
+        found = self._table(path.name, self.is_trained, columns)
+        if found is None:
+            raise RunError(f"The run {self.name!r} has no pairs.parquet yet.")
+        return found.to_pandas()
 
     def pair(self, pair_id: str) -> dict[str, Any]:
         """One pair with its texts; RunError for an id that this run does not have."""
-        rows = read_table(
-            self.path / "pairs.parquet", filters=[("pair_id", "=", pair_id)]
-        ).to_pylist()
+        found = self._table("pairs.parquet", filters=[("pair_id", "=", pair_id)])
+        rows = [] if found is None else found.to_pylist()
         if not rows:
             raise RunError(f"The run {self.name!r} has no pair {pair_id!r}.")
         return rows[0]
 
     def findings(self, pair_id: str | None = None) -> pd.DataFrame:
         """What validation found in the rows read, or in one pair; empty where nothing is kept."""
-        path = self.path / "findings.parquet"
-        if not path.exists():
-            return pd.DataFrame(columns=["rule", "action", "file", "row", "pair_id", "reason"])
         filters = [("pair_id", "=", pair_id)] if pair_id is not None else None
-        return read_table(path, filters=filters).to_pandas()
+        found = self._table("findings.parquet", "data" in self.info, filters=filters)
+        if found is None:
+            return pd.DataFrame(columns=["rule", "action", "file", "row", "pair_id", "reason"])
+        return found.to_pandas()
 
     def visits(
         self, columns: Sequence[str] | None = None, pair_id: str | None = None
     ) -> pd.DataFrame:
         """The visits in training order, of all pairs or of one; empty while there are none."""
-        return self._visits.read(columns, pair_id)
+        return self._visits.read(columns, pair_id, self.info.get("trained_steps"))
 
     def table(self, relative: str) -> pd.DataFrame:
         """Another Parquet file of the run by its path, as `judgements/gold-world.parquet`."""
+        found = self._table(relative)
+        if found is None:
+            raise RunError(f"The run {self.name!r} has no {relative}.")
+        return found.to_pandas()
+
+    def _table(
+        self,
+        relative: str,
+        expected: bool = False,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+    ) -> pa.Table | None:
+        """A Parquet file of the run, None without one; RunError where it is damaged.
+
+        Args:
+            expected: a run with checksums has this file by now: it is an error without.
+        """
         path = self.path / relative
         if not path.exists():
-            raise RunError(f"The run {self.name!r} has no {relative}.")
-        return read_table(path).to_pandas()
+            if expected and self.has_checksums:
+                raise RunError(f"{path} is missing. {REMEDY}")
+            return None
+        names = None if columns is None else list(columns)
+        return read_table(path, names, filters, sealed=self.has_checksums)

@@ -55,9 +55,11 @@ class StatusFile:
         return status
 
     def change(self, **changes: Any) -> None:
-        """Change some fields and refresh the heartbeat."""
+        """Change some fields and refresh the heartbeat; a damaged file is written anew."""
         with self._lock:
-            status = read_json(self.path) if self.path.exists() else {}
+            status: dict[str, Any] = {}
+            with contextlib.suppress(RunError):
+                status = read_json(self.path)
             write_json(self.path, status | {"heartbeat": now()} | changes)
 
     def end(self, state: str, reason: str | None = None) -> None:
@@ -69,7 +71,7 @@ class StatusFile:
         """Go on with a run that is trained: nothing but evaluation and report can be left."""
         if by := batch_of(self.path.parent):
             self._begin(REPORTING, by)
-        elif self.read().get("state") in ("killed", "failed"):
+        elif self._before().get("state", "killed") in ("killed", "failed"):
             # What was cut off came after training, or is the word that it is done.
             self.change(by=None)
             self.end("done")
@@ -85,6 +87,13 @@ class StatusFile:
         with self._alone(), self._alive(phase):
             yield
 
+    def _before(self) -> dict[str, Any]:
+        """The fields, none where the file is missing or damaged: who begins writes it anew."""
+        try:
+            return self.read()
+        except RunError:
+            return {}
+
     def _begin(self, phase: str, by: str | None) -> None:
         self.change(
             state="running",
@@ -92,7 +101,7 @@ class StatusFile:
             done=None,
             total=None,
             reason=None,
-            started=self.read().get("started") or now(),
+            started=self._before().get("started") or now(),
             finished=None,
             pid=os.getpid(),
             by=by,
@@ -116,7 +125,7 @@ class StatusFile:
 
     @contextlib.contextmanager
     def _alive(self, phase: str) -> Iterator[None]:
-        before = self.read()
+        before = self._before()
         own = batch_of(self.path.parent)
         # Who works on what a batch finished leaves it that batch's.
         by = own or (before.get("by") if before.get("state") == "done" else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from plc_core.files import RunError, read_table, write_table
+from plc_core.files import REMEDY, RunError, check_table, read_table, write_table
 
 VISITS_SCHEMA = pa.schema(
     [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
@@ -37,10 +38,14 @@ both sides is no evidence: its z, q, confidence, weight and p_flip are null."""
 
 
 class VisitFiles:
-    """The folder `visits` of one run, which need not be there yet."""
+    """The folder `visits` of one run, which need not be there yet.
 
-    def __init__(self, folder: Path) -> None:
+    `sealed` says whether its files were written with checksums, and one without is damaged.
+    """
+
+    def __init__(self, folder: Path, sealed: bool = False) -> None:
         self.folder = folder
+        self.sealed = sealed
 
     def append(self, columns: Mapping[str, Iterable[Any]]) -> None:
         """Add the visits of some whole steps, each column of VISITS_SCHEMA [N], as one file.
@@ -64,8 +69,11 @@ class VisitFiles:
 
     def truncate_after(self, steps: int) -> None:
         """Forget the visits of step `steps` and later."""
-        for part in self._parts():
-            table = read_table(part)
+        for part in reversed(self._parts()):
+            if (span := _span(part.name)) and span[0] >= steps:  # whatever it holds now
+                part.unlink()
+                continue
+            table = read_table(part, sealed=self.sealed)
             kept = table.filter(pads.field("step") < steps)
             if kept.num_rows == table.num_rows:
                 continue
@@ -75,18 +83,33 @@ class VisitFiles:
             part.unlink()
 
     def read(
-        self, columns: Sequence[str] | None = None, pair_id: str | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        pair_id: str | None = None,
+        trained_steps: int | None = None,
     ) -> pd.DataFrame:
         """The visits in training order, of all pairs or of one; empty while there are none.
 
+        Args:
+            trained_steps: of a run that is trained, which has visits of all of them.
+
         Raises:
-            RunError: for files that cannot be read.
+            RunError: for files that cannot be read, are damaged, or are missing among others.
         """
         names = list(columns) if columns is not None else VISITS_SCHEMA.names
-        files = [str(f) for f in self._parts()]
+        files = self._parts()
+        if self.sealed:
+            check_spans(self.folder, [file.name for file in files], trained_steps)
         if not files:
             return VISITS_SCHEMA.empty_table().select(names).to_pandas()
-        dataset = pads.dataset(files, schema=VISITS_SCHEMA, format="parquet")
+        for file in files:
+            check_table(file, self.sealed)
+        options = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
+        dataset = pads.dataset(
+            [str(file) for file in files],
+            schema=VISITS_SCHEMA,
+            format=pads.ParquetFileFormat(default_fragment_scan_options=options),
+        )
         chosen = pads.field("pair_id") == pair_id if pair_id is not None else None
         try:
             return dataset.to_table(columns=names, filter=chosen).to_pandas()
@@ -97,3 +120,24 @@ class VisitFiles:
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.parquet"))
+
+
+def check_spans(folder: Path, names: Iterable[str], trained_steps: int | None = None) -> None:
+    """RunError where the steps in the names of visit files have a gap, so that one is missing."""
+    next_step = 0
+    for name in sorted(names):
+        if (span := _span(name)) is None:
+            return  # of another's making
+        if span[0] > next_step:
+            break
+        next_step = max(next_step, span[1] + 1)
+    else:
+        if next_step >= (trained_steps or 0):
+            return
+    raise RunError(f"{folder} has no visits of step {next_step}: a file is missing. {REMEDY}")
+
+
+def _span(name: str) -> tuple[int, int] | None:
+    """The first and the last step in the name of a file."""
+    found = re.fullmatch(r"(\d{8})-(\d{8})\.parquet", name)
+    return (int(found[1]), int(found[2])) if found else None

@@ -20,6 +20,9 @@ from plc_core.data.world.language import (
 from plc_core.data.world.reward import gold_reward, max_reward
 from plc_core.data.world.writer import write_response
 
+WORLD = "world"
+"""What the embedded world is called where a data set, a benchmark or a model is named."""
+
 CHECKPOINT: Path = Path(__file__).parent / "checkpoint"
 
 RESPONSE_TOKENS = 64
@@ -38,6 +41,7 @@ __all__ = [
     "FAMILIES",
     "RESPONSE_TOKENS",
     "VOCABULARY",
+    "WORLD",
     "WorldPrompt",
     "gold_reward",
     "max_reward",

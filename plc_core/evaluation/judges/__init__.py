@@ -1,12 +1,12 @@
 """What an answer is worth: an open reward model, a language model as judge, the world's gold."""
 
-from plc_core.evaluation.judges.gold import GoldJudge, judge_world
 from plc_core.evaluation.judges.judgements import (
     JudgeWarning,
     compare_generations,
     score_generations,
 )
 from plc_core.evaluation.judges.language_model import LLMJudge
+from plc_core.evaluation.judges.named import GoldJudge
 from plc_core.evaluation.judges.reward_model import RewardModelJudge
 
 __all__ = [
@@ -15,6 +15,5 @@ __all__ = [
     "LLMJudge",
     "RewardModelJudge",
     "compare_generations",
-    "judge_world",
     "score_generations",
 ]

@@ -1,17 +1,50 @@
-"""A judge by a name that fits into a notebook's parameters."""
+"""A judge by a name that fits into a notebook's parameters, the world's gold reward among them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import pandas as pd
+
+from plc_core.data.world import gold_reward, world_fingerprint
+from plc_core.evaluation.benchmarks import GOLD, WORLD
 from plc_core.evaluation.chat_api import ChatServer
-from plc_core.evaluation.judges.gold import GoldJudge
-from plc_core.evaluation.judges.judgements import file_name
+from plc_core.evaluation.judges.judgements import Score, file_name
 from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.reward_model import RewardModelJudge
 from plc_core.evaluation.methods import short_name
 from plc_core.files import RunError
+from plc_core.progress import Progress
+
+
+class GoldJudge:
+    """The exact reward of answers to prompts of the world, which is the truth there."""
+
+    name = GOLD
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The world's version."""
+        return {"judge": "the world's gold reward", "world": world_fingerprint()}
+
+    def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
+        """The gold reward of each row of generations.
+
+        Raises:
+            RunError: for a prompt that is none of the world's.
+        """
+        try:
+            return [
+                Score(gold_reward(prompt, response, bool(finished)))
+                for prompt, response, finished in zip(
+                    answers["prompt"], answers["response"], answers["finished"], strict=True
+                )
+            ]
+        except ValueError as error:
+            raise RunError(f"The gold judge knows the world's prompts only: {error}") from None
+
 
 Judge = GoldJudge | RewardModelJudge | LLMJudge
 
@@ -29,7 +62,7 @@ def named_judge(name: str) -> Judge:
         RunError: for a server without an address, or a price that is none.
         ModelError: where there is no such reward model.
     """
-    if name == "gold":
+    if name == GOLD:
         return GoldJudge()
     api, _, rest = name.partition(":")
     asked, _, price = rest.partition("?price=")
@@ -41,6 +74,11 @@ def named_judge(name: str) -> Judge:
             raise RunError(f"The judge {name!r} needs an address, as openai:{model}@http://…/v1.")
         return LLMJudge(ChatServer(model, address, "openai"), price=_price(name, price))
     return RewardModelJudge(name, name=short_name(name))
+
+
+def benchmark_for(judge: str) -> str | None:
+    """The one benchmark whose answers a judge can judge; None where it judges any."""
+    return WORLD if judge == GOLD else None
 
 
 def judge_file(name: str) -> str:

@@ -21,9 +21,9 @@ from plc_core.engine.reward_scoring import (
     score_ids,
 )
 from plc_core.evaluation.judges.judgements import Score, file_name
-from plc_core.evaluation.store import ContentStore, content_hash
 from plc_core.files import RunError
 from plc_core.progress import Progress
+from plc_core.storage import ContentStore, content_hash
 
 SKYWORK = "Skywork/Skywork-Reward-V2-Llama-3.1-8B"
 """The paper's judge."""

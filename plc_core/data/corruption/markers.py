@@ -1,8 +1,9 @@
-"""A clean start of training: pairs that corruption leaves alone and training visits first."""
+"""Marks on pairs: a clean start that corruption leaves alone, and the truth where it is known."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plc_core.data.corruption.draws import (
     check_share,
@@ -38,5 +39,25 @@ def warm_start(pairs: Pairs, share: float, seed: int) -> Pairs:
 
     def marked(batch: pa.Table, start: int) -> pa.Table:
         return set_column(batch, "warm", pa.chunked_array([warm[start : start + len(batch)]]))
+
+    return pairs.map(marked)
+
+
+TIE_GAP = 0.25
+"""In the embedded world, pairs whose gold rewards differ by at most one step of 0.25 are ties."""
+
+
+def mark_oracle_states(pairs: Pairs, tie_gap: float = TIE_GAP) -> Pairs:
+    """Set oracle_state from scores that are the truth, as in the embedded world.
+
+    tie if the scores differ by at most `tie_gap`, else flip if the observed label contradicts
+    them, else clean; null without scores. The paper has no such truth.
+    """
+
+    def marked(batch: pa.Table, _: int) -> pa.Table:
+        gap = pc.subtract(batch["score_chosen"], batch["score_rejected"])
+        tie = pc.less_equal(pc.abs(gap), tie_gap)
+        states = pc.if_else(tie, "tie", pc.if_else(pc.less(gap, 0), "flip", "clean"))
+        return set_column(batch, "oracle_state", states)
 
     return pairs.map(marked)

@@ -1,0 +1,140 @@
+"""CRC-32 checksums of a file's content, kept in the file itself where its format is this project's.
+
+A JSON object ends with the checksum of the text before it as `checksum`, and so does every line of
+a JSONL file. A Parquet file has one of all its other bytes in front of its footer, where readers do
+not look. Of files of other libraries `plc_core.storage` keeps a list.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_MARK = b"PLC-CRC\n"
+_SEAL = struct.Struct("<8sI")  # the mark, and the checksum
+_TAIL = struct.Struct("<I4s")  # the footer's length and "PAR1", with which a Parquet file ends
+_JSON_SEAL = re.compile(rb',\n "([^"\n]{8})": "([0-9a-f]{8})"\n}\n\Z')
+_SETTLED_NS = 2_000_000_000
+"""Of a file written so short a time ago another change may have the same time."""
+
+
+def checksum(path: Path) -> int:
+    """The CRC-32 of a file's bytes; OSError where it cannot be read.
+
+    Read once by a process, and again when its size or time of change is another.
+    """
+    return int(_remembered(_crc_of_file, path))
+
+
+def seal_parquet(path: Path) -> None:
+    """Put a checksum of all bytes of a Parquet file into it."""
+    with path.open("r+b") as file:
+        start = _footer(file)
+        seal = _SEAL.pack(_MARK, _crc(file))
+        file.seek(start)
+        footer = file.read()
+        file.seek(start)
+        file.write(seal + footer)
+
+
+def parquet_is_whole(path: Path) -> bool | None:
+    """Whether a Parquet file is what was written; None where it has no checksum.
+
+    Raises:
+        OSError: where it cannot be read.
+        ValueError: where it is cut short or no Parquet file.
+    """
+    whole: bool | None = _remembered(_is_whole, path)
+    return whole
+
+
+def sealed_json(text: str) -> str:
+    """A JSON object of one field or more, indented by 1, with its checksum as the last field."""
+    body = text.removesuffix("\n}")
+    return f'{body},\n "checksum": "{zlib.crc32(body.encode()):08x}"\n}}'
+
+
+def json_is_whole(raw: bytes) -> bool | None:
+    """Whether an object of `sealed_json` is what was written; None where it has no checksum."""
+    seal = _JSON_SEAL.search(raw)
+    if seal is None:
+        return None
+    same, named = int(seal[2], 16) == zlib.crc32(raw[: seal.start()]), seal[1] == b"checksum"
+    # Its name may be what was damaged; any other field may be last in a file of older versions.
+    return same and named if same or named else None
+
+
+def sealed_line(entry: dict[str, Any]) -> str:
+    """A line of a JSONL file with its checksum, in ASCII: any text of any user can be written."""
+    return json.dumps(entry | {"checksum": _of_entry(entry)}) + "\n"
+
+
+def opened_line(line: str) -> Any:
+    """What `sealed_line` wrote; ValueError where it is no JSON, or was changed since."""
+    entry = json.loads(line)
+    if isinstance(entry, dict) and entry.pop("checksum", None) not in (None, _of_entry(entry)):
+        raise ValueError("its checksum is of something else: it is damaged, or was edited")
+    return entry
+
+
+def _of_entry(entry: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(entry).encode()):08x}"
+
+
+def _remembered(read: Callable[..., Any], path: Path) -> Any:
+    state = path.stat()
+    stamp = (state.st_size, state.st_mtime_ns, state.st_ino)
+    settled = time.time_ns() - state.st_mtime_ns > _SETTLED_NS
+    return (read if settled else read.__wrapped__)(path, *stamp)  # type: ignore[attr-defined]
+
+
+@functools.lru_cache(maxsize=2**16)
+def _crc_of_file(path: Path, *stamp: int) -> int:
+    with path.open("rb") as file:
+        return _crc(file)
+
+
+@functools.lru_cache(maxsize=2**16)
+def _is_whole(path: Path, *stamp: int) -> bool | None:
+    with path.open("rb") as file:
+        start = _footer(file) - _SEAL.size
+        if start < 0:
+            return None
+        file.seek(start)
+        mark, value = _SEAL.unpack(file.read(_SEAL.size))
+        if mark != _MARK:
+            return None
+        return bool(value == _crc(file, (start, start + _SEAL.size)))
+
+
+def _footer(file: BinaryIO) -> int:
+    """Where the footer of a Parquet file begins; ValueError where it has none."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _TAIL.size))
+    tail = file.read()
+    if len(tail) == _TAIL.size:
+        length, magic = _TAIL.unpack(tail)
+        start = size - _TAIL.size - int(length)
+        if magic == b"PAR1" and start >= len(magic):
+            return start
+    raise ValueError("it is cut short or no Parquet file")
+
+
+def _crc(file: BinaryIO, leave_out: tuple[int, int] = (0, 0)) -> int:
+    """The CRC-32 of a file but for the bytes from one place up to another."""
+    value = 0
+    for start, length in ((0, leave_out[0]), (leave_out[1], sys.maxsize)):
+        file.seek(start)
+        while block := file.read(min(length, 2**22)):
+            value = zlib.crc32(block, value)
+            length -= len(block)
+    return value

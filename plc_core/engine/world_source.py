@@ -1,0 +1,183 @@
+"""The embedded world as a source: pairs and exact ties sampled from a policy, conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from plc_core.data import Pairs, pairs_from_rows
+from plc_core.data.corruption import tie_pool
+from plc_core.data.world import (
+    RESPONSE_TOKENS,
+    WORLD,
+    gold_reward,
+    world_fingerprint,
+    write_response,
+)
+from plc_core.data.world.prompts import training_prompt, training_prompts
+from plc_core.engine.config import DataConfig, SftConfig, TrainConfig
+from plc_core.engine.conversations import Row
+from plc_core.engine.models import load_policy, model_identity
+from plc_core.engine.sampling import generate
+from plc_core.engine.tokens import prompt_ids
+from plc_core.progress import Progress
+from plc_core.storage import cached_table
+
+Sampler: TypeAlias = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+"""The policy that answers, and its tokenizer."""
+
+WORLD_PAIRS = 6144
+"""The default number of prompts: 96 optimizer steps of 64 pairs."""
+
+_CONVERSATIONS = 19_200
+_TIE_SAMPLES = 12
+_PAIRS = pa.schema(
+    [(name, pa.string()) for name in ("prompt", "chosen", "rejected")]
+    + [(name, pa.float64()) for name in ("score_chosen", "score_rejected")]
+)
+_RESPONSES = pa.schema(
+    [("prompt", pa.string()), ("response", pa.string()), ("score", pa.float64())]
+)
+
+
+@dataclass(frozen=True)
+class WorldSource:
+    """See `plc_core.engine.sources.Source`.
+
+    Attributes:
+        sampler: whose answers become pairs; None loads the world's own starting policy.
+    """
+
+    sampler: Sampler | None = None
+    name: str = WORLD
+    scores_are_true: bool = True
+    in_order: bool = True
+
+    @property
+    def revision(self) -> str:
+        """A name of the language and the reward, as they are now."""
+        return world_fingerprint()
+
+    def load(self, config: DataConfig, progress: Progress) -> Pairs:
+        """The pairs of a run's seed."""
+        return self.pairs(config.num_pairs, config.seed, progress)
+
+    def load_ties(self, config: TrainConfig, progress: Progress) -> Pairs:
+        """The ties of a run's seed, of prompts that follow those of its pairs."""
+        return self.ties(config.num_pairs or WORLD_PAIRS, config.seed, progress)
+
+    def load_conversations(self, config: SftConfig) -> tuple[Iterator[Row], int]:
+        """The conversations of a run's seed, in the order in which they are to be learnt."""
+        count = config.num_rows or _CONVERSATIONS
+        return world_rows(count, config.seed, config.rows_per_forward), count
+
+    def pairs(self, count: int | None, seed: int, progress: Progress) -> Pairs:
+        """Up to `count` clean pairs: two samples at temperature 1 for each of as many prompts.
+
+        The response with the larger gold reward is chosen; equal rewards are ordered at random;
+        the same text twice is left out. Kept on disk by the world, the policy, count and seed.
+        """
+        count = count or WORLD_PAIRS
+        sampler = self.sampler or load_policy(WORLD)
+
+        def sample() -> pa.Table:
+            # Both samples of a prompt in one call, so that they differ.
+            answers = _answers(sampler, training_prompts(count, seed), 2, seed, progress)
+            rng = np.random.default_rng(seed)
+            both = zip(answers[:count], answers[count:], strict=True)
+            return pa.Table.from_pylist([_pair(*two, rng) for two in both], schema=_PAIRS)
+
+        settings = [self.revision, model_identity(sampler[0]), count, seed, str(_PAIRS)]
+        table = cached_table("world_pairs", settings, sample)
+        return pairs_from_rows(table.to_pylist(), source=WORLD)
+
+    def ties(self, after: int, seed: int, progress: Progress, prompts: int | None = None) -> Pairs:
+        """A pool of exact ties for `inject_ties`: 12 samples of each prompt, matched by `tie_pool`.
+
+        Kept on disk by the world, the policy, counts and seed.
+
+        Args:
+            after: the prompts are those that follow the first `after` of the seed, so none of them
+                is a prompt of as many `pairs` of it, nor a held-out one.
+            seed: of the prompts and the samples.
+            progress: shown while they are sampled.
+            prompts: how many; None takes enough for 30 % of `after` pairs, as one gives two ties
+                on average. That does not depend on the rate, so that the ties of a lower rate are
+                among those of a higher one.
+        """
+        count = prompts or max(1, after // 6)
+        sampler = self.sampler or load_policy(WORLD)
+
+        def sample() -> pa.Table:
+            others = training_prompts(after + count, seed)[after:]
+            answers = _answers(sampler, others, _TIE_SAMPLES, seed, progress)
+            return pa.Table.from_pylist(answers, schema=_RESPONSES)
+
+        settings = [self.revision, model_identity(sampler[0]), count, seed, after]
+        table = cached_table("world_ties", [*settings, str(_RESPONSES)], sample)
+        return tie_pool(table.to_pylist(), source=WORLD)
+
+
+def _answers(
+    sampler: Sampler, prompts: list[Any], samples: int, seed: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Prompt, response and gold reward of every sample: all prompts once, then all again."""
+    policy, tokenizer = sampler
+    texts = [prompt.text for prompt in prompts] * samples
+    ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+    responses = generate(
+        policy, tokenizer, ids, "sampled", RESPONSE_TOKENS, seed, progress=progress
+    )
+    return [
+        {"prompt": text, "response": r.text, "score": gold_reward(text, r.text, r.finished)}
+        for text, r in zip(texts, responses, strict=True)
+    ]
+
+
+def _pair(one: dict[str, Any], other: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    level = one["score"] == other["score"]
+    swap = other["score"] > one["score"] or (level and rng.random() < 0.5)
+    chosen, rejected = (other, one) if swap else (one, other)
+    return {
+        "prompt": one["prompt"],
+        "chosen": chosen["response"],
+        "rejected": rejected["response"],
+        "score_chosen": chosen["score"],
+        "score_rejected": rejected["score"],
+    }
+
+
+def world_rows(count: int, seed: int, batch: int = 32) -> Iterator[Row]:
+    """`count` conversations, to be learnt in this order.
+
+    The first fifth have flawless answers, which teach a fresh model to copy from the prompt; from
+    there to two fifths the imperfect writer takes over. Within a few batches the rows lie so
+    that those of a batch are of about one length, and little of it is padding.
+    """
+    rng = np.random.default_rng(seed)
+    rows = list(_written(count, rng))
+    window = 8 * batch
+    for start in range(0, count, window):
+        near = sorted(rows[start : start + window], key=_words)
+        batches = [near[first : first + batch] for first in range(0, len(near), batch)]
+        for place in rng.permutation(len(batches)):
+            yield from batches[place]
+
+
+def _words(row: Row) -> int:
+    return sum(len(message["content"].split()) for message in row.value["messages"])
+
+
+def _written(count: int, rng: np.random.Generator) -> Iterator[Row]:
+    for number in range(1, count + 1):
+        flawless = min(1.0, max(0.0, (0.4 - number / count) / 0.2))
+        prompt = training_prompt(rng)
+        answer = write_response(prompt, rng, flawless)
+        turns = [("user", prompt.text), ("assistant", answer)]
+        value = {"messages": [{"role": role, "content": text} for role, text in turns]}
+        yield Row(WORLD, number, value)

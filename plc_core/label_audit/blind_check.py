@@ -1,0 +1,214 @@
+"""A person judges some pairs without seeing labels or scores: does the audit find the wrong ones?
+
+Pairs are drawn in strata of suspicion, so that few verdicts say something of all levels, and each
+is weighted by how many pairs it stands for. A verdict is kept as a line of JSON.
+
+    blind_check/pairs.json      which pairs are shown, on which side the chosen answer stands
+    blind_check/verdicts.jsonl  one line a verdict: pair, preferred side or neither, who, when
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from plc_core.files import RunError, read_json, write_json
+
+Verdict = Literal["left", "right", "neither"]
+EDGES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+"""Of the strata of p_flip."""
+_FOLDER = "blind_check"
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One pair of a blind check."""
+
+    pair_id: str
+    chosen_left: bool  # whether the answer labelled as preferred stands on the left
+    stratum: int
+    stands_for: float  # pairs of the stratum for each one shown
+
+
+def draw(
+    pair_ids: Sequence[str], p_flip: NDArray[np.float64], count: int = 50, seed: int = 0
+) -> list[Shown]:
+    """Choose `count` pairs, as many of each stratum as there are, in random order and sides.
+
+    Args:
+        pair_ids, p_flip: [pairs].
+        count: pairs to show; all of them where there are fewer.
+    """
+    rng = np.random.default_rng(seed)
+    stratum = np.clip(np.searchsorted(EDGES, p_flip, side="right") - 1, 0, len(EDGES) - 2)
+    members = [np.flatnonzero(stratum == s) for s in range(len(EDGES) - 1)]
+    quota = _shared_out(min(count, len(pair_ids)), [len(m) for m in members])
+    shown = [
+        Shown(pair_ids[row], bool(rng.random() < 0.5), s, len(m) / wanted)
+        for s, (m, wanted) in enumerate(zip(members, quota, strict=True))
+        if wanted
+        for row in rng.choice(m, wanted, replace=False)
+    ]
+    return [shown[place] for place in rng.permutation(len(shown))]
+
+
+def _shared_out(count: int, sizes: Sequence[int]) -> list[int]:
+    """As equal shares of `count` as the sizes allow."""
+    quota = [0] * len(sizes)
+    while count > sum(quota):
+        open_ones = [s for s, size in enumerate(sizes) if quota[s] < size]
+        if not open_ones:
+            break
+        smallest = min(open_ones, key=lambda s: (quota[s], -s))
+        quota[smallest] += 1
+    return quota
+
+
+class BlindCheck:
+    """The blind check of one audit, in its run's folder."""
+
+    def __init__(self, run: Path) -> None:
+        self.folder = run / _FOLDER
+
+    def start(self, shown: Sequence[Shown]) -> None:
+        """Keep which pairs are shown; those of an earlier check stay where there are verdicts.
+
+        Raises:
+            RunError: where a check has begun, or the folder cannot be written.
+        """
+        if self.verdicts():
+            raise RunError(f"{self.folder} holds a check that has begun; go on with it.")
+        self.folder.mkdir(exist_ok=True)
+        write_json(self.folder / "pairs.json", {"shown": [vars(pair) for pair in shown]})
+
+    def shown(self) -> list[Shown]:
+        """The pairs of the check in their order; none before `start`."""
+        path = self.folder / "pairs.json"
+        if not path.exists():
+            return []
+        try:
+            return [Shown(**row) for row in read_json(path)["shown"]]
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{path} does not hold a blind check: {error}.") from None
+
+    def add(self, pair_id: str, verdict: Verdict, who: str = "") -> None:
+        """Keep one verdict; a later one of the same person on the pair replaces it."""
+        row = {"pair_id": pair_id, "verdict": verdict, "who": who}
+        line = json.dumps(row | {"at": datetime.now(UTC).isoformat(timespec="seconds")})
+        path = self.folder / "verdicts.jsonl"
+        try:
+            with FileLock(path.with_suffix(".lock")), path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}.") from None
+
+    def verdicts(self) -> pd.DataFrame:
+        """The last verdict of each person on each pair: pair_id, verdict, who, at."""
+        path = self.folder / "verdicts.jsonl"
+        rows = []
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue  # cut off by a kill while it was written
+                if isinstance(row, dict) and {"pair_id", "verdict", "who", "at"} <= set(row):
+                    rows.append(row)
+        table = pd.DataFrame(rows, columns=["pair_id", "verdict", "who", "at"])
+        return table.drop_duplicates(["pair_id", "who"], keep="last", ignore_index=True)
+
+    def checked(self) -> pd.DataFrame:
+        """One row a pair that was judged: pair_id, stratum, stands_for, reversed, neither.
+
+        `reversed` is the share of the verdicts with a preference that are against the label; NaN
+        where none has one.
+        """
+        shown = {pair.pair_id: pair for pair in self.shown()}
+        rows = []
+        for pair_id, verdicts in self.verdicts().groupby("pair_id", sort=False)["verdict"]:
+            if (pair := shown.get(str(pair_id))) is None:
+                continue
+            for_label = "left" if pair.chosen_left else "right"
+            sides = verdicts[verdicts != "neither"]
+            rows.append(
+                {
+                    "pair_id": pair.pair_id,
+                    "stratum": pair.stratum,
+                    "stands_for": pair.stands_for,
+                    "reversed": float((sides != for_label).mean()) if len(sides) else np.nan,
+                    "neither": float((verdicts == "neither").mean()),
+                }
+            )
+        names = ["pair_id", "stratum", "stands_for", "reversed", "neither"]
+        return pd.DataFrame(rows, columns=names)
+
+
+def verified(checked: pd.DataFrame, p_flip: Mapping[str, float]) -> pd.DataFrame:
+    """What people found, a row a stratum of suspicion and one of all pairs.
+
+    Columns: p_flip (the stratum), pairs (with a preference), expected (mean p_flip of those),
+    reversed (share against the label; over strata weighted by what a pair stands for), low and
+    high (95 %, Clopper and Pearson; of all pairs from the strata's Beta posteriors under Jeffreys'
+    prior), neither (share of verdicts without a preference).
+    """
+    rows, totals = [], []
+    rng = np.random.default_rng(0)
+    for s in sorted(checked["stratum"].unique().tolist()):
+        part = checked[checked["stratum"] == s]
+        known = part.dropna(subset="reversed")
+        n, k = len(known), float(known["reversed"].sum())
+        expected = np.mean([p_flip[i] for i in known["pair_id"]]) if n else np.nan
+        low, high = _clopper_pearson(k, n)
+        stratum = f"{EDGES[s]:g} to {EDGES[s + 1]:g}"
+        rows.append(
+            {
+                "p_flip": stratum,
+                "pairs": n,
+                "expected": expected,
+                "reversed": k / n if n else np.nan,
+                "low": low,
+                "high": high,
+                "neither": part["neither"].mean(),
+            }
+        )
+        # Every pair of the check stands for as many of its stratum, whether it was judged yet.
+        weight = float(part["stands_for"].iloc[0]) * len(part)
+        totals.append((weight, expected, k, n, rng.beta(k + 0.5, n - k + 0.5, 4000)))
+    if totals:
+        weights = np.array([t[0] for t in totals]) / sum(t[0] for t in totals)
+        draws = weights @ np.stack([t[4] for t in totals])
+        low, high = np.quantile(draws, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+        shares = [t[2] / t[3] if t[3] else np.nan for t in totals]
+        rows.append(
+            {
+                "p_flip": "all pairs",
+                "pairs": int(sum(t[3] for t in totals)),
+                "expected": float(weights @ np.array([t[1] for t in totals])),
+                "reversed": float(weights @ np.array(shares)),
+                "low": float(low),
+                "high": float(high),
+                "neither": float(checked["neither"].mean()),
+            }
+        )
+    columns = ["p_flip", "pairs", "expected", "reversed", "low", "high", "neither"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _clopper_pearson(k: float, n: int) -> tuple[float, float]:
+    if not n:
+        return 0.0, 1.0
+    tail = (1 - _LEVEL) / 2
+    low = float(beta.ppf(tail, k, n - k + 1)) if k > 0 else 0.0
+    high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
+    return low, high

@@ -1,0 +1,107 @@
+"""What an audit changes in the pairs: labels turned, left out, weighted, or with a prior each."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from plc_core.data import Pairs
+from plc_core.data.pairs import SCHEMA, set_column, swap
+from plc_core.files import RunError, replacing
+from plc_core.runs.cleaned import Format, conversational, table_writer
+from plc_core.runs.own_columns import own_columns
+
+Policy = Literal["flip", "drop", "weight", "prior"]
+POLICIES: dict[Policy, str] = {
+    "flip": "labels that are more likely reversed than not are turned round",
+    "drop": "those pairs are left out",
+    "weight": "each pair has its own label smoothing, for cdpo: p_flip, of at most a half",
+    "prior": "each pair has its own prior pi^0, for plc: p_flip, and p_tie where it is known",
+}
+_COLUMNS = ("prompt", "chosen", "rejected", "score_chosen", "score_rejected", "votes", "source",
+            "split")  # fmt: skip
+
+
+def cleaned(
+    pairs: Pairs,
+    p_flip: NDArray[np.float64],
+    p_tie: NDArray[np.float64],
+    policy: Policy,
+    above: float = 0.5,
+) -> Pairs:
+    """The pairs as a policy leaves them; see `POLICIES`.
+
+    Under every policy but drop a row gets the columns p_flip and p_tie of its label as it stands
+    there, which `pair_priors` of a training run reads.
+
+    Args:
+        p_flip, p_tie: [pairs].
+        above: flip and drop act on pairs with a larger p_flip.
+    """
+    suspicious = p_flip > above
+
+    def change(batch: pa.Table, start: int) -> pa.Table:
+        here = slice(start, start + len(batch))
+        turned = suspicious[here]
+        if policy == "drop":
+            return batch.filter(pa.array(~turned))
+        told = p_flip[here]
+        if policy == "flip":
+            batch = swap(batch, pa.array(turned))
+            told = np.where(turned, 1 - told, told)
+        elif policy == "weight":
+            told = np.minimum(told, 0.5)
+        return _with_told(batch, told, p_tie[here])
+
+    return pairs.map(change)
+
+
+def _with_told(
+    batch: pa.Table, p_flip: NDArray[np.float64], p_tie: NDArray[np.float64]
+) -> pa.Table:
+    texts = []
+    for text, flip, tie in zip(batch["metadata"].to_pylist(), p_flip, p_tie, strict=True):
+        row = json.loads(text or "{}") | {"p_flip": round(float(flip), 6)}
+        row["p_tie"] = None if np.isnan(tie) else round(float(tie), 6)
+        texts.append(json.dumps(row, ensure_ascii=False))
+    return set_column(batch, "metadata", pa.array(texts, SCHEMA.field("metadata").type))
+
+
+def export_pairs(pairs: Pairs, path: Path) -> None:
+    """Write pairs as TRL's `DPOTrainer` and `load_pairs` read them, with the user's own columns.
+
+    Args:
+        path: ends in .jsonl or .parquet.
+
+    Raises:
+        RunError: for another ending, or where it cannot be written.
+    """
+    forms: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet"}
+    if path.suffix not in forms:
+        raise RunError(f"{path} should end in .jsonl or .parquet.")
+    with tempfile.TemporaryDirectory() as scratch:
+        # The types of the user's columns follow from all rows, so those are laid down first.
+        source = Path(scratch) / "pairs.parquet"
+        with pq.ParquetWriter(source, SCHEMA) as writer:
+            for batch in pairs.batches():
+                writer.write_table(batch.cast(SCHEMA))
+        with pq.ParquetFile(source) as file, replacing(path) as temporary:
+            own = own_columns(file)
+            with table_writer(temporary, forms[path.suffix]) as write:
+                for batch in file.iter_batches(1000):
+                    table = pa.Table.from_batches([batch])
+                    result = conversational(table.select(list(_COLUMNS)))
+                    if pc.all(pc.is_null(table["votes"])).as_py():
+                        result = result.drop_columns("votes")
+                    users = own.table(table["metadata"])
+                    for name in users.column_names:
+                        result = result.append_column(own.name(name), users[name])
+                    write(result)

@@ -1,0 +1,122 @@
+"""An audit as a run folder: what the inspector opens, and what a blind check is added to.
+
+    pairs.parquet, findings.parquet  as a training run has them
+    audit.parquet                    one row a pair: p_flip, p_tie, margin, reason, each evidence
+    tables/evidence.csv, noise-by-<column>.csv
+    blind_check/                     people's verdicts, once there are some
+
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from plc_core.files import RunError, read_table, write_table
+from plc_core.label_audit.blind_check import BlindCheck, verified
+from plc_core.label_audit.posterior import FlipModel, NoiseRate
+from plc_core.runs import Run
+
+if TYPE_CHECKING:
+    from plc_core.label_audit.audit import Audit
+
+KIND = "audit"
+
+
+def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) -> None:
+    """Write an audit into its run's folder.
+
+    Args:
+        noise_by: columns of the pairs, or of the user's, to tell noise rates by.
+
+    Raises:
+        DataError: where the pairs lack such a column.
+    """
+    groups = {column: audit.noise_by(column) for column in noise_by}
+    run.write_pairs(audit.pairs.table)
+    run.write_findings(audit.pairs.findings)
+    write_table(
+        run.path / "audit.parquet", pa.Table.from_pandas(audit.judged(), preserve_index=False)
+    )
+    folder = run.path / "tables"
+    folder.mkdir(exist_ok=True)
+    audit.evidence_table().to_csv(folder / "evidence.csv", index=False)
+    for column, table in groups.items():
+        name = "".join(c if c.isalnum() else "-" for c in column)
+        table.to_csv(folder / f"noise-by-{name}.csv", index=False)
+    run.update_info(
+        data={
+            "origin": audit.pairs.origin,
+            "fingerprint": audit.pairs.fingerprint,
+            "rows_read": audit.pairs.rows_read,
+            "rows": len(audit.pairs),
+        },
+        audit={
+            "noise": audit.noise._asdict(),
+            "reliability": audit.stack.reliability,
+            "scale": list(audit.scale),
+            "weights": audit.stack.weights,
+            "details": audit.evidence.details,
+            "sentences": audit.sentences(),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class AuditFolder:
+    """An audit read back from its run."""
+
+    run: Run
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a pair, in the order of the pairs: pair_id, p_flip, p_tie, margin, reason, …"""
+        return read_table(self.run.path / "audit.parquet").to_pandas()
+
+    @cached_property
+    def said(self) -> dict[str, Any]:
+        """What run.json says of it."""
+        said = self.run.info.get("audit")
+        if not isinstance(said, dict):
+            raise RunError(f"The run {self.run.name!r} holds no finished audit.")
+        return said
+
+    @property
+    def check(self) -> BlindCheck:
+        """The blind check, begun or not."""
+        return BlindCheck(self.run.path)
+
+    def flips(self) -> FlipModel:
+        """From margins to probabilities, moved by what people found in the blind check."""
+        margins = self.table["margin"].to_numpy()
+        low, high = self.said["scale"]
+        model = FlipModel(margins, float(self.said["reliability"]), (float(low), float(high)))
+        checked = self.check.checked().dropna(subset="reversed")
+        if not len(checked):
+            return model
+        by_id = self.table.set_index("pair_id")["margin"]
+        return model.checked(
+            by_id[checked["pair_id"]].to_numpy(), checked["reversed"].to_numpy(dtype=float)
+        )
+
+    def p_flip(self) -> np.ndarray:
+        """[pairs] after the blind check; as the audit wrote them without one."""
+        if not len(self.check.checked()):
+            return self.table["p_flip"].to_numpy()
+        return self.flips().p_flip(self.table["margin"].to_numpy())
+
+    def noise(self) -> NoiseRate:
+        """The noise rate, after the blind check where there is one."""
+        return self.flips().noise()
+
+    def verified(self) -> pd.DataFrame:
+        """What people found, by stratum of suspicion; see `blind_check.verified`."""
+        chances = dict(zip(self.table["pair_id"], self.table["p_flip"], strict=True))
+        return verified(self.check.checked(), chances)

@@ -1,0 +1,258 @@
+"""Folders with a list of checksums, and the cache: what was made once is kept by content.
+
+`checksums.json` lists the files of a folder, whoever wrote them, with the CRC-32 of each: it comes
+last, so that a kill leaves a folder without it, and it has a checksum of its own. An entry of the
+cache is made under a lock, verified whenever it is used, and made anew where it is damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from plc_core.checksums import checksum
+from plc_core.files import (
+    RunError,
+    cache_dir,
+    exclusive,
+    read_json,
+    read_table,
+    unwritable_cache,
+    write_json,
+    write_table,
+)
+
+MANIFEST = "checksums.json"
+
+_SECONDS_BETWEEN_PARTS = 0.5
+_MANY = 64  # parts; more are joined into one when they are read
+
+
+def content_hash(content: Any) -> str:
+    """32 hex digits of anything that JSON can write."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# ---- folders ------------------------------------------------------------------------------------
+
+
+def list_checksums(folder: Path, also: str | None = None) -> None:
+    """Write down the checksums of all files below `folder`, or add that of one more to its list.
+
+    Raises:
+        RunError: where one cannot be read, or the list cannot be written.
+    """
+    names = sorted(_files(folder)) if also is None else [also]
+    try:
+        sums = {name: f"{checksum(folder / name):08x}" for name in names}
+    except OSError as error:
+        raise RunError(f"{error.filename or folder} cannot be read: {error.strerror}.") from None
+    write_json(folder / MANIFEST, sums if also is None else (listed(folder) or {}) | sums)
+
+
+def listed(folder: Path) -> dict[str, str] | None:
+    """The files in the folder's list with their checksums; None where it has no list.
+
+    Raises RunError where the list itself is damaged.
+    """
+    return read_json(folder / MANIFEST, sealed=True) if (folder / MANIFEST).exists() else None
+
+
+def first_damaged(folder: Path, needed: Callable[[str], bool] = lambda name: True) -> str | None:
+    """The first listed file, among those that are `needed`, that is missing or damaged.
+
+    None where all are whole, and where the folder has no list.
+    """
+    try:
+        sums = listed(folder) or {}
+    except RunError:
+        return MANIFEST
+    for name, value in sums.items():
+        with contextlib.suppress(OSError):
+            if not needed(name) or f"{checksum(folder / name):08x}" == value:
+                continue
+        return name
+    return None
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != MANIFEST and not path.name.endswith(".tmp"):
+            yield path.relative_to(folder).as_posix()
+
+
+# ---- the cache ----------------------------------------------------------------------------------
+
+
+def cached_folder(folder: Path, make: Callable[[Path], None]) -> Path:
+    """`folder`, an entry of the cache: there and whole, or filled now by `make`.
+
+    Another process that needs the same waits, and then finds it.
+
+    Raises:
+        RunError: where it cannot be written; and whatever `make` raises, which leaves nothing.
+    """
+    with exclusive(folder):
+        if is_whole(folder):
+            return folder
+        try:
+            scratch = tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.")
+        except OSError as error:
+            raise unwritable_cache(folder.parent, error) from None
+        with scratch as temporary:
+            new = Path(temporary) / "new"
+            new.mkdir()
+            make(new)
+            list_checksums(new)
+            if folder.is_file():
+                folder.unlink()
+            shutil.rmtree(folder, ignore_errors=True)
+            new.rename(folder)
+    return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether an entry of the cache is there with all its files undamaged."""
+    return (folder / MANIFEST).is_file() and first_damaged(folder) is None
+
+
+def cached_table(kind: str, settings: Any, make: Callable[[], pa.Table]) -> pa.Table:
+    """The table of these settings from the cache, or made now.
+
+    Args:
+        kind: of table, the folder's name.
+        settings: all that decides its content, as JSON can write it.
+    """
+    path = cache_dir() / kind / f"{content_hash(settings)}.parquet"
+    with exclusive(path):
+        with contextlib.suppress(RunError):
+            return read_table(path, sealed=True)
+        table = make()
+        write_table(path, table)
+    return table
+
+
+class ContentStore:
+    """Rows by key, in whole Parquet parts below the cache folder, one folder for like settings.
+
+    A part is written at once and in one piece, so a kill loses what was under way and no more. A
+    damaged part is dropped, and what it held is made again. Processes may add side by side: at
+    worst one makes what another is making.
+
+    Args:
+        kind: of results, as "generations".
+        settings: all that decides a result beside its key; settings.json says it to a person.
+        schema: of the rows, with the column `key` first.
+        root: of the cache.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        settings: Mapping[str, Any],
+        schema: pa.Schema,
+        root: Path | None = None,
+    ) -> None:
+        self.folder: Path = (root or cache_dir()) / kind / content_hash(settings)
+        self.schema = schema
+        self._rows: dict[str, tuple[Any, ...]] = {}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable_cache(self.folder, error) from None
+        if not (self.folder / "settings.json").exists():
+            write_json(self.folder / "settings.json", settings)
+        self.read()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    def __getitem__(self, key: str) -> dict[str, Any]:
+        return dict(zip(self.schema.names, (key, *self._rows[key]), strict=True))
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Keep some rows, on disk at once."""
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
+        if table.num_rows:
+            write_table(self.folder / f"{secrets.token_hex(8)}.parquet", table)
+            self._take(table)
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[Callable[[Iterable[Mapping[str, Any]]], None]]:
+        """Yield a function that keeps rows; they go to the disk twice a second, and at the end.
+
+        So a kill loses half a second of results beside those under way, and results that come
+        faster than files are written do not wait for them.
+        """
+        waiting: list[Mapping[str, Any]] = []
+        lock, stop = threading.Lock(), threading.Event()
+        problems: list[RunError] = []
+
+        def flush() -> None:
+            with lock:
+                rows = waiting.copy()
+                waiting.clear()
+            self.add(rows)
+
+        def write() -> None:
+            try:
+                while not stop.wait(_SECONDS_BETWEEN_PARTS):
+                    flush()
+            except RunError as error:  # the disk is full
+                problems.append(error)
+
+        def add(rows: Iterable[Mapping[str, Any]]) -> None:
+            if problems:
+                raise problems[0]
+            with lock:
+                waiting.extend(rows)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        try:
+            yield add
+        finally:
+            stop.set()
+            writer.join()
+            flush()
+
+    def read(self) -> None:
+        """Take in what is on disk, and remove what is damaged; the later row of a key counts."""
+        parts = sorted(self.folder.glob("[0-9a-f]*.parquet"), key=_written)
+        for part in parts:
+            try:
+                table = read_table(part, sealed=True)
+            except RunError:
+                table = None
+            if table is not None and table.schema == self.schema:
+                self._take(table)
+            else:
+                with contextlib.suppress(OSError):  # gone, or in a cache that is only read
+                    part.unlink()
+        if len(parts) > _MANY:
+            self.add(self[key] for key in self._rows)
+            for part in parts:
+                part.unlink(missing_ok=True)
+
+    def _take(self, table: pa.Table) -> None:
+        keys, *columns = (column.to_pylist() for column in table.columns)
+        values = zip(*columns, strict=True) if columns else ((),) * len(keys)
+        self._rows.update(zip(keys, values, strict=True))
+
+
+def _written(part: Path) -> int:
+    try:
+        return part.stat().st_mtime_ns
+    except FileNotFoundError:  # joined into another by a process beside this one
+        return 0

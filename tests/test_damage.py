@@ -1,0 +1,341 @@
+"""What damage does to a run, its checkpoints and the cache: nothing damaged is used in silence.
+
+One bit of the payload flips, a file is cut in half, 64 bytes become zeros, or it is gone. A file of
+a run or a checkpoint then ends in a sentence with its name and what to do; an entry of the cache is
+made anew, and what is read from it is what was read before.
+"""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from inspection.digest import digest
+from inspection.pair import read_pair, read_visits
+
+from plc_core import TrainConfig, evaluate, train
+from plc_core.checksums import opened_line, sealed_line
+from plc_core.data import load_pairs
+from plc_core.engine.checkpoints import last_checkpoint, load_trained
+from plc_core.engine.models import load_policy
+from plc_core.engine.packing import PairCollator, StepCollator
+from plc_core.engine.reference import with_reference
+from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.world_source import WorldSource
+from plc_core.files import RunError, cache_dir, read_json, write_json, write_table
+from plc_core.label_audit.hidden_states import hidden_differences
+from plc_core.progress import Progress
+from plc_core.runs import open_run
+from plc_core.runs.alerts import WITHOUT_CHECKSUMS
+from plc_core.runs.decisions import decide, read_decisions
+from plc_core.storage import ContentStore
+
+DAMAGES = ("flip", "cut", "zeros", "removal")
+
+
+def hurt(path, damage):
+    raw = bytearray(path.read_bytes())
+    middle = len(raw) // 2
+    if damage == "removal":
+        path.unlink()
+        return
+    if damage == "flip":
+        raw[middle] ^= 1
+    elif damage == "cut":
+        del raw[middle:]
+    else:
+        raw[middle - 32 : middle + 32] = bytes(len(raw[middle - 32 : middle + 32]))
+    path.write_bytes(raw)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Two epochs of three steps with three checkpoints, answers and their rewards."""
+    folder = tmp_path_factory.mktemp("damage")
+    run = train(
+        TrainConfig(
+            name="whole", runs_dir=str(folder), num_pairs=20, epochs=2.0, batch_pairs=8,
+            pairs_per_forward=4, save_steps=2, flip_rate=0.3, learning_rate=1e-3,
+        )
+    )  # fmt: skip
+    evaluate(run, prompts=8)
+    return run.path
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy to damage."""
+    shutil.copytree(trained, tmp_path / "whole")
+    return open_run(tmp_path / "whole")
+
+
+# ---- a run --------------------------------------------------------------------------------------
+
+READERS = {
+    "run.json": lambda run: open_run(run.path),
+    "status.json": lambda run: run.status,
+    "metrics.parquet": lambda run: run.metrics(),
+    "pairs.parquet": lambda run: run.pairs(),
+    "findings.parquet": lambda run: run.findings(),
+    "visits/00000002-00000003.parquet": lambda run: run.visits(),
+    "generations/world.parquet": lambda run: run.table("generations/world.parquet"),
+    "judgements/gold-world.parquet": lambda run: run.table("judgements/gold-world.parquet"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_of_a_run_is_a_sentence(run, name, damage):
+    READERS[name](run)
+    hurt(run.path / name, damage)
+    named = "visits" if damage == "removal" and name.startswith("visits") else name
+    with pytest.raises(RunError, match=re.escape(named)):
+        READERS[name](run)
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "visits/00000002-00000003.parquet"])
+def test_every_flipped_bit_of_a_table_is_found(run, name):
+    path = run.path / name
+    raw = path.read_bytes()
+    for place in np.random.default_rng(0).integers(0, 8 * len(raw), 200).tolist():
+        hit = bytearray(raw)
+        hit[place // 8] ^= 1 << place % 8
+        path.write_bytes(hit)
+        with pytest.raises(RunError, match=re.escape(name)):
+            READERS[name](run)
+
+
+def test_every_flipped_bit_of_a_record_is_found(run):
+    path = run.path / "run.json"
+    raw = path.read_bytes()
+    for place in range(0, 8 * len(raw), 41):
+        hit = bytearray(raw)
+        hit[place // 8] ^= 1 << place % 8
+        path.write_bytes(hit)
+        try:
+            assert open_run(run.path).info == run.info
+        except RunError as error:
+            assert "run.json" in str(error)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_status_is_written_anew_by_who_works_on_the_run(run, damage):
+    hurt(run.path / "status.json", damage)
+    with run.running("evaluating"):
+        assert run.status["state"] == "running"
+    assert run.status["state"] == "done"
+
+
+@pytest.mark.parametrize("damage", DAMAGES[:3])
+def test_a_damaged_decision_is_a_sentence(run, damage):
+    pair = str(run.pairs()["pair_id"].iloc[0])
+    decide(run, pair, "flip")
+    decide(run, pair, "keep", "read twice")
+    path = run.path / "decisions" / "decisions.jsonl"
+    hurt(path, damage)
+    with pytest.raises(RunError, match=r"decisions\.jsonl"):
+        read_decisions(run)
+
+
+def test_a_line_says_when_it_was_changed():
+    line = sealed_line({"decision": "flip", "note": "é"})
+    assert opened_line(line) == {"decision": "flip", "note": "é"}
+    with pytest.raises(ValueError, match="its checksum is of something else"):
+        opened_line(line.replace("flip", "keep"))
+    assert opened_line('{"decision": "flip"}') == {"decision": "flip"}  # of an older version
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["pairs.parquet", "visits/00000002-00000003.parquet"])
+def test_the_inspector_reads_nothing_damaged(run, name, damage):
+    found = digest(run)
+    row = int(np.flatnonzero(found.table["visits"].to_numpy() > 0)[0])
+    hurt(run.path / name, damage)
+    with pytest.raises(RunError, match=re.escape(name.partition("/")[0])):
+        digest(run)
+    if name.startswith("visits"):
+        with pytest.raises(RunError, match=r"visits/00000002-00000003\.parquet"):
+            for row in range(found.size):
+                read_visits(found, row)
+    else:
+        with pytest.raises(RunError, match=r"pairs\.parquet"):
+            read_pair(found, row)
+
+
+def older(run):
+    """The run as versions without checksums left it."""
+    for path in run.path.rglob("*.parquet"):
+        pq.write_table(pq.read_table(path), path, compression="zstd")
+    for path in [*run.path.rglob("*.json")]:
+        content = json.loads(path.read_text())
+        for name in ("checksum", "checksums"):
+            content.pop(name, None)
+        path.write_text(json.dumps(content))
+    for path in run.path.glob("checkpoints/*/checksums.json"):
+        path.unlink()
+    return open_run(run.path)
+
+
+def test_a_run_of_an_older_version_is_read_goes_on_and_says_so(trained, run, caplog):
+    run = older(run)
+    assert not run.has_checksums
+    whole = open_run(trained)
+    pd.testing.assert_frame_equal(run.visits(), whole.visits())
+    pd.testing.assert_frame_equal(run.metrics(), whole.metrics())
+    info = read_json(run.path / "run.json")
+    del info["trained_steps"]
+    write_json(run.path / "run.json", info)
+    shutil.rmtree(run.path / "checkpoints" / "checkpoint-6")
+    config = info["config"] | {"resume": True, "runs_dir": str(run.path.parent)}
+    again = train(TrainConfig(**config))
+    pd.testing.assert_frame_equal(again.visits(), whole.visits())
+    assert WITHOUT_CHECKSUMS in caplog.messages
+    assert again.status["alerts"][0] == WITHOUT_CHECKSUMS
+
+
+# ---- a checkpoint -------------------------------------------------------------------------------
+
+OF_MODEL = ["model.safetensors", "config.json", "tokenizer.json"]
+CHECKPOINT = [*OF_MODEL, "plc_state.json", "trainer_state.json", "optimizer.pt", "scheduler.pt",
+              "rng_state.pth", "training_args.bin", "checksums.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", CHECKPOINT)
+def test_a_damaged_checkpoint_is_not_gone_on_from(run, name, damage):
+    checkpoint = last_checkpoint(run)
+    hurt(checkpoint / name, damage)
+    with pytest.raises(RunError, match=f"{re.escape(name)} is damaged or missing. Delete the fol"):
+        last_checkpoint(run)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", OF_MODEL)
+def test_a_damaged_policy_does_not_answer(run, name, damage):
+    hurt(last_checkpoint(run) / name, damage)
+    with pytest.raises(RunError, match=f"{re.escape(name)} is damaged or missing"):
+        load_trained(run)
+
+
+# ---- the cache ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "cache"))
+
+
+class Uses:
+    """What is read from each kind of entry, from a few pairs."""
+
+    def __init__(self, folder, run):
+        self.folder, self.run = folder, run
+        self.policy, self.tokenizer = load_policy("world")
+        rows = [
+            {"prompt": f"cook soup . {verb} chop .", "chosen": "then chop it .", "rejected": end}
+            for verb in ("skip", "cover")
+            for end in ("well , so", "then boil it .")
+        ]
+        self.file = folder / "pairs.jsonl"
+        self.file.write_text("\n".join(map(json.dumps, rows)))
+
+    def pairs(self):
+        return load_pairs(self.file).table.to_pylist()
+
+    def tokens(self):
+        return tokenize_pairs(load_pairs(self.file), self.tokenizer, 64).dataset
+
+    def reference(self):
+        collator = StepCollator(PairCollator(64), 4)
+        found, _ = with_reference(
+            self.tokens(), self.policy, cache_dir(), collator, False, Progress()
+        )
+        return found[:]
+
+    def world_pairs(self):
+        source = WorldSource((self.policy, self.tokenizer))
+        return source.pairs(4, 0, Progress()).table.to_pylist()
+
+    def hidden_states(self):
+        collator = StepCollator(PairCollator(64), 4)
+        layers = hidden_differences(self.tokens(), self.policy, collator, False, Progress())
+        return {n: [block.tolist() for _, block in rows()] for n, rows in layers.items()}
+
+    def inspector(self):
+        found = digest(self.run)
+        return found.table.to_pylist(), found.steps().to_dict("records"), found.places(3)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "kind",
+    ["pairs", "tokens", "reference", "world_pairs", "hidden_states", "inspector"],
+)
+def test_a_damaged_entry_of_the_cache_is_made_anew(own_cache, tmp_path, run, kind, damage):
+    uses = Uses(tmp_path, run)
+    use = getattr(uses, kind)
+    before = use()
+    before = before[:] if kind == "tokens" else before
+    kept = [p for p in (cache_dir() / kind).rglob("*") if p.is_file() and p.suffix != ".lock"]
+    assert kept
+    for path in kept:
+        if not path.exists():  # a part that gave way to a new one
+            continue
+        hurt(path, damage)
+        after = use()
+        assert repr(after[:] if kind == "tokens" else after) == repr(before), path
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_answer_or_verdict_is_asked_for_again(own_cache, damage):
+    schema = pa.schema({"key": pa.string(), "verdict": pa.string()})
+    store = ContentStore("verdicts", {"judge": "a"}, schema)
+    store.add([{"key": "first", "verdict": "A"}])
+    [part] = store.folder.glob("*.parquet")
+    store.add([{"key": "second", "verdict": "B"}])
+    hurt(part, damage)
+    again = ContentStore("verdicts", {"judge": "a"}, schema)
+    assert "first" not in again
+    assert again["second"] == {"key": "second", "verdict": "B"}
+    assert not part.exists()
+
+
+def test_a_part_without_a_checksum_is_not_believed(own_cache):
+    schema = pa.schema({"key": pa.string(), "verdict": pa.string()})
+    store = ContentStore("verdicts", {"judge": "a"}, schema)
+    store.add([{"key": "first", "verdict": "A"}])
+    [part] = store.folder.glob("*.parquet")
+    pq.write_table(pq.read_table(part), part)
+    assert "first" not in ContentStore("verdicts", {"judge": "a"}, schema)
+
+
+def test_other_readers_read_a_table_with_a_checksum(tmp_path):
+    import duckdb
+
+    path = tmp_path / "table.parquet"
+    write_table(path, pa.table({"a": [1, 2, 3]}))
+    assert pd.read_parquet(path)["a"].tolist() == [1, 2, 3]
+    assert duckdb.read_parquet(str(path)).fetchall() == [(1,), (2,), (3,)]
+
+
+# ---- places -------------------------------------------------------------------------------------
+
+
+def test_a_runs_folder_may_be_a_link(tmp_path, trained):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "real")
+    run = train(TrainConfig(name="linked", runs_dir=str(tmp_path / "runs"), num_pairs=4))
+    assert (tmp_path / "real" / "linked" / "run.json").exists()
+    assert open_run(tmp_path / "runs" / "linked").metrics()["step"].tolist() == [0]
+    assert run.is_trained
+
+
+def test_without_a_home_the_cache_is_where_it_is_told_to_be(tmp_path, monkeypatch):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("PLC_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "plc_core"
