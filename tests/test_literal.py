@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from plc_core.batch import run_notebook
 from plc_core.data import load_pairs
-from plc_core.data.pairs import Pairs
 from plc_core.files import write_json
 from plc_core.runs import open_run
 from plc_core.runs.cleaned import export_cleaned
@@ -21,6 +22,7 @@ from plc_core.runs.decisions import decide
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import change_json, write_fake_answers, write_fake_run
 from tests.paths import ROOT
+from tests.tiny_tokenizers import qwen
 
 sys.path.insert(0, str(ROOT / "app"))
 
@@ -81,9 +83,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _plant_prompts(path: Path, count: int) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = pq.read_table(path / "pairs.parquet")
     prompts = table["prompt"].to_pylist()
     for number in range(count):
@@ -163,7 +162,7 @@ def test_every_page_shows_the_markup_of_others_literally(address: str, page: Any
         settled(page)
         assert_untouched(page)
         seen[name] = shown(page)
-    assert IMAGE in seen[""]  # the folder that is no run, or the model in the table
+    # What tables show is drawn on a canvas, as text; the rest stands in the document.
     assert IMAGE in seen["wins"]
     for section in ("Numbers", "Provenance", "Run again"):
         page.goto(f"{address}/?run=odd%3D1%2B1&run=failed&show={section.replace(' ', '+')}")
@@ -236,7 +235,9 @@ def test_reports_show_the_texts_of_others_literally(tmp_path: Path, runs: Path, 
     rows += [{"prompt": "q", "chosen": {IMAGE: 1}, "rejected": payload} for payload in PAYLOADS]
     file = tmp_path / f"{IMAGE.replace('/', '')}.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    values = {"name": "odd", "runs_dir": str(tmp_path), "data": str(file), "lengths": [24, 64]}
+    qwen().save_pretrained(tmp_path / "model")
+    values = {"name": "odd", "runs_dir": str(tmp_path), "data": str(file), "lengths": [24, 64],
+              "model": str(tmp_path / "model")}  # fmt: skip
     run_notebook(ROOT / "notebooks" / "data.ipynb", values)
     page.goto((tmp_path / "odd" / "report.html").as_uri())
     page.wait_for_timeout(1500)
@@ -260,7 +261,11 @@ def test_reports_show_the_texts_of_others_literally(tmp_path: Path, runs: Path, 
     page.wait_for_timeout(1500)
     assert_untouched(page)
     said = str(page.evaluate("document.body.textContent"))
-    assert [p for p in PAYLOADS if p not in said] == []
+    ids = list(run.pairs(["pair_id"])["pair_id"])
+    listed = {ids.index(pair) for pair in training_report.suspicious(run, 120)["pair_id"]}
+    there = [payload for number, payload in enumerate(PAYLOADS) if number in listed]
+    assert len(there) >= 4
+    assert [payload for payload in there if payload not in said] == []
 
 
 def _settings_table(config: dict[str, Any]) -> str:
@@ -277,13 +282,16 @@ def test_the_export_holds_every_text_to_the_character(runs: Path) -> None:
     run = open_run(runs / "odd=1+1")
     for form in ("parquet", "jsonl"):
         path, _ = export_cleaned(run, form)
-        back = load_pairs(path)
-        assert isinstance(back, Pairs)
-        assert set(PAYLOADS) - {"\t=1+1"} <= set(back.dataset["chosen"]) | set(
-            back.dataset["rejected"]
-        )
-    notes = pd.read_json(path, lines=True)["note"]
-    assert set(PAYLOADS) <= set(notes)
+        rows = pq.read_table(path).to_pylist() if form == "parquet" else _json_lines(path)
+        told = [row["chosen"][-1]["content"] for row in rows if row["note"]]
+        assert sorted(told) == sorted(PAYLOADS)
+        assert {row["note"] for row in rows} >= set(PAYLOADS)
+        assert {row["source"] for row in rows} == set(PAYLOADS[:6])
+        assert {row[IMAGE] for row in rows} == {PAYLOADS[0]}
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

@@ -81,7 +81,8 @@ class Bounds:
 
 
 def _raise(name: str, value: float) -> str:
-    return f'raise the bound: bounds={{"{name}": {value * 4:g}}} (data_bounds of a run)'
+    more = value * 4 if isinstance(value, int) else f"{value * 4:g}"
+    return f'raise the bound: bounds={{"{name}": {more}}} (data_bounds of a run)'
 
 
 class Bounded(io.RawIOBase):

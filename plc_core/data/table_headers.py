@@ -98,9 +98,10 @@ def _pages(path: Path, raw: IO[bytes], chunk: Any) -> Iterator[tuple[int, int, i
     seen = 0
     while 0 <= place < end and seen < chunk.num_values:
         header, length = _page_header(path, raw, place)
-        kind, size, packed = (header.get(number) for number in (1, 2, 3))
-        inner = header.get({0: 5, 2: 7, 3: 8}.get(kind, 0), {})
-        count = inner.get(1, 0) if isinstance(inner, dict) else 0
+        kind, size, packed = (header.get(number, -1) for number in (1, 2, 3))
+        inner = header.get({0: 5, 2: 7, 3: 8}.get(kind, 0))
+        inner = inner if isinstance(inner, dict) else {}
+        count = inner.get(1, 0)
         if not all(isinstance(n, int) and n >= 0 for n in (kind, size, packed, count)):
             raise DataError(f"{path}: the file is damaged (the header of a page at {place:,}).")
         yield kind, size, count, inner.get(4 if kind == 3 else 2, 0)
@@ -228,7 +229,9 @@ def _unpacked(message: bytes, raw: IO[bytes], body: int) -> tuple[int, int, int]
         return kind, length, length
     buffers = _table(message, batch, 2)
     unpacked = 0
-    for number in range(struct.unpack_from("<I", message, buffers)[0] if buffers else 0):
+    if buffers is None:
+        return kind, length, 0
+    for number in range(struct.unpack_from("<I", message, buffers)[0]):
         offset, packed = struct.unpack_from("<qq", message, buffers + 4 + 16 * number)
         if packed >= 8:
             raw.seek(body + max(offset, 0))

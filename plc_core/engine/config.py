@@ -66,6 +66,7 @@ class DataConfig(Parameters):
     data_split: str | None = "train"  # None keeps all
     data_columns: dict[str, str] = Field(default_factory=dict)  # as {"prompt": "input"}
     data_actions: dict[str, str] = Field(default_factory=dict)  # as {"prefix": "drop"}
+    data_bounds: dict[str, int | float] = Field(default_factory=dict)  # as {"row_mb": 64}
     evaluation_prompts: str | None = None  # a file of prompts to find among the training prompts
     num_pairs: int | None = Field(None, gt=0)  # first rows to read; None: all; 6144 of the world
     max_length: int = Field(1024, ge=4, le=1_000_000)  # tokens of prompt and longer response
@@ -78,6 +79,10 @@ class DataConfig(Parameters):
             from plc_core.data.rules import chosen_actions
 
             chosen_actions(self.data_actions)
+        if self.data_bounds:
+            from plc_core.data.bounds import Bounds
+
+            Bounds.of(self.data_bounds)
         return self
 
 

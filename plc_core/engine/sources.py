@@ -79,6 +79,7 @@ class ReadSource:
             revision=self.revision,
             columns=config.data_columns,
             actions=config.data_actions,
+            bounds=config.data_bounds,
             evaluation_prompts=() if prompts is None else project_path(prompts),
             progress=progress,
         )
