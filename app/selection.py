@@ -7,17 +7,18 @@ from typing import Any
 
 import streamlit as st
 from elements import page_title
-from listing import default_run, listed, training_runs
+from listing import audits, default_run, listed, training_runs
 from reading import runs_root
 from state import keep_alive
 
 PAIRS_PAGE = "views/pairs.py"
+AUDIT_PAGE = "views/label_audit.py"
 _GO = "go_to_pair"
 
 
 def restore() -> None:
     """Take the selection from the URL, or put it back after a page switch, which clears the URL."""
-    for key in ("run", "pair"):
+    for key in ("run", "pair", "audit"):
         given = st.query_params.get_all(key)
         if given:
             st.session_state[f"chosen_{key}"] = given
@@ -80,6 +81,29 @@ def pick_run(root: Path) -> str | None:
         choose_runs([picked, *(name for name in chosen[1:] if name != picked)])
 
     st.selectbox("Run", options, key="run_picker", on_change=changed, label_visibility="collapsed")
+    return current
+
+
+def pick_audit(root: Path) -> str | None:
+    """A select box with every label audit below `root`; the name of the chosen one.
+
+    At first it is the chosen run where that is an audit, else the newest.
+    """
+    names = [run.name for run in audits(listed(root))]
+    of_run = [name for name in st.session_state.get("chosen_run", []) if name in names]
+    current = next(iter([*st.session_state.get("chosen_audit", [])[-1:], *of_run, *names]), None)
+    if current is None:
+        return None
+    _store("audit", [current])
+    options = names if current in names else [current, *names]
+    st.session_state["audit_picker"] = current
+
+    def changed() -> None:
+        _store("audit", [st.session_state["audit_picker"]])
+
+    st.selectbox(
+        "Audit", options, key="audit_picker", on_change=changed, label_visibility="collapsed"
+    )
     return current
 
 
