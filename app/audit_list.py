@@ -14,7 +14,7 @@ from inspection.text_search import search
 from marking import literal, marked, numbers_line, plain, prompt_turns
 from numpy.typing import NDArray
 from pair_view import text_of
-from selection import choose_pair, chosen_pair, select_rows, selected_rows
+from selection import choose_pair, chosen_pair, clicked_rows, select_rows
 from state import FLAG, TEXT, TEXTS, kept
 
 from plc_core.label_audit.folder import AuditFolder
@@ -109,7 +109,7 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
     key = "audit_table"
 
     def selected() -> None:
-        for place in selected_rows(key):
+        for place in clicked_rows(key)[:1]:
             choose_pair(ids[place])
 
     select_rows(key, np.flatnonzero(listed == row).tolist() if row is not None else [])
@@ -121,7 +121,7 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
         height=560 if len(shown) > 16 else "content",
         row_height=29,
         on_select=selected,
-        selection_mode="single-row",
+        selection_mode=["single-row", "single-cell"],
         column_config={
             "p_flip": st.column_config.NumberColumn(format="%.3f", width=65, pinned=True),
             "pair": text(width=200),

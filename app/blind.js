@@ -41,9 +41,11 @@ function view(root) {
   }
 
   function draw() {
-    at("progress").textContent = `${data.done} of ${data.total}`;
+    const who = data.who ? `${data.who} · ` : "";
+    at("progress").textContent = `${who}${data.done} of ${data.total}`;
     at("bar").style.width = `${(100 * data.done) / data.total}%`;
     at("pane").style.opacity = waiting ? 0.35 : 1;
+    at("pane").style.minHeight = data.pair ? "" : "0";
     for (const button of root.querySelectorAll("button")) {
       const judges = button.dataset.action !== "undo";
       button.disabled = waiting || (judges ? !data.pair : !data.last);

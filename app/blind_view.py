@@ -108,8 +108,6 @@ def blind_check(root: Path, name: str) -> None:
             return
         judged = _judged(folder.check, who)
         left = [pair for pair in shown if pair.pair_id not in set(judged)]
-        if who:
-            st.caption(f"Judged by {plain(who)}")
         _component(
             key=KEY,
             data={

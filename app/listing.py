@@ -15,7 +15,7 @@ AUDIT = "audit"
 """The kind of a label audit: `plc_core.label_audit.folder.KIND`, whose import takes a second."""
 
 WITHOUT_VISITS = frozenset({ANALYSIS, AUDIT, "sft", "reward-model"})
-"""The kinds of folders whose runs visit no pairs: most have a report only."""
+"""The kinds of folders whose runs visit no pairs: all but audits have a report at most."""
 
 
 def listed(root: Path) -> list[RunSummary]:

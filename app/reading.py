@@ -60,9 +60,9 @@ def runs_root() -> Path:
 def open_below(root: Path, name: str) -> Run:
     """The run `name` below `root`; RunError for a broken one and for one that leads elsewhere."""
     path = resolve(root, name)
-    names = ("run.json", "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet")
-    names += ("visits", "judgements", "generations", "scores", "decisions")
-    names += ("audit.parquet", "tables", "blind_check")
+    names = ["run.json", "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet"]
+    names += ["visits", "judgements", "generations", "scores", "decisions"]
+    names += ["audit.parquet", "tables", "blind_check"]
     refuse_links(path, [path / name for name in names])
     return open_run(path)
 

@@ -162,7 +162,9 @@ def reports(runs: Sequence[RunSummary]) -> None:
     with st.container(horizontal=True):
         for run in audits(runs)[:MOST_LINKS]:
             st.page_link(
-                AUDIT_PAGE, label=f"Label audit {plain(run.name)}", query_params={"audit": run.name}
+                AUDIT_PAGE,
+                label=f"Label audit: {plain(run.name)}",
+                query_params={"audit": run.name},
             )
     found = [run for run in runs if run.kind in (ANALYSIS, AUDIT) or report_of(run)]
     if not found:

@@ -120,6 +120,12 @@ def selected_rows(key: str) -> list[int]:
     return list(st.session_state[key]["selection"]["rows"])
 
 
+def clicked_rows(key: str) -> list[int]:
+    """The rows that the user selected or clicked into in the table `key`, the click first."""
+    selection = st.session_state[key]["selection"]
+    return [int(row) for row, _ in selection["cells"]] + list(selection["rows"])
+
+
 def selected_columns(key: str) -> list[str]:
     """The columns that the user selected in the table `key`, by name."""
     return list(st.session_state[key]["selection"]["columns"])

@@ -33,4 +33,4 @@ def p_flip_histogram(p_flip: NDArray[np.float64]) -> go.Figure:
         )
     figure.update_xaxes(title_text="p_flip", range=[0, 1], dtick=0.25, showgrid=False)
     figure.update_yaxes(title_text="pairs", rangemode="tozero", nticks=4)
-    return finish(figure, 260, showlegend=False, margin={"l": 8, "r": 8, "t": 24, "b": 8})
+    return finish(figure, 300, showlegend=False, margin={"l": 8, "r": 8, "t": 24, "b": 8})

@@ -69,7 +69,7 @@ def _summary(folder: AuditFolder) -> None:
     with found, st.container(border=True, height="stretch"):
         noise = NoiseRate(**folder.said["noise"])
         more = f"{(p_flip > 0.5).sum():,} of {len(p_flip):,}"
-        with st.container(horizontal=True, gap="large"):
+        with st.container(horizontal=True, gap="medium"):
             st.metric("Reversed labels, 95 % interval", rate(*noise[:3]), width="content")
             st.metric("More likely reversed than not", more, width="content")
         st.text(str(folder.said["sentences"][0 if noise.rate is None else 2]))
