@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -80,12 +78,8 @@ def _filtered(folder: AuditFolder) -> tuple[NDArray[np.int64], str]:
         hit = np.zeros(len(table), dtype=bool)
         hit[found.rows().places] = True
         passed &= hit
-    p_flip = table["p_flip"].to_numpy()
-    order = {
-        "suspicious": np.argsort(-p_flip, kind="stable"),
-        "trusted": np.argsort(p_flip, kind="stable"),
-        "file": np.arange(len(table)),
-    }[by]
+    sign = {"suspicious": -1.0, "trusted": 1.0, "file": 0.0}[by]
+    order = np.argsort(sign * table["p_flip"].to_numpy(), kind="stable")
     return order[passed[order]], by
 
 
@@ -96,11 +90,11 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
     if not len(listed):
         st.info("No pair matches these filters.")
         return
-    own = folder.table.iloc[listed]
+    own, path = folder.table.iloc[listed], folder.run.path / "pairs.parquet"
     shown = pd.DataFrame(
         {
             "p_flip": own["p_flip"].to_numpy(),
-            "pair": _snippets(folder.run.path, listed),
+            "pair": _snippets(str(path), path.stat().st_mtime_ns, listed),
             "reason": own["reason"].to_numpy(),
             "source": own["source"].to_numpy(),
         }
@@ -131,14 +125,15 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
     )
 
 
-def _snippets(run: Path, rows: NDArray[np.int64]) -> list[str]:
+@st.cache_data(max_entries=8, show_spinner=False)
+def _snippets(path: str, changed: int, rows: NDArray[np.int64]) -> list[str]:
     """The beginnings of the last turn of the prompts; of the chosen answers without a prompt."""
     wanted = pa.table({"row": rows, "place": np.arange(len(rows))})
     found = frame(
         f"SELECT left(coalesce(nullif(trim(list_last(prompt).content), ''), chosen), {SNIPPET}) "
         "AS said FROM read_parquet($1, file_row_number = true) AS p "
         "JOIN wanted ON p.file_row_number = wanted.row ORDER BY wanted.place",
-        [str(run / "pairs.parquet")],
+        [path],
         {"wanted": wanted},
     )
     return [" ".join(str(text or "").split()) for text in found["said"]]

@@ -96,9 +96,12 @@ def _small(table: pd.DataFrame, key: str) -> None:
         row_height=29,
         placeholder="–",
         column_config={
-            "pairs": number(format="localized", width=70),
-            "nats over chance": number("nats a label over chance", format="%.3f"),
-            "weight": number(format="%.2f", width=70),
+            "group": st.column_config.TextColumn(width=125),
+            "evidence": st.column_config.TextColumn(width=85),
+            "pairs": number(format="localized", width=60),
+            "reversed": st.column_config.TextColumn(width=100),
+            "nats over chance": number(format="%.3f", width=105),
+            "weight": number(format="%.2f", width=50),
         },
     )
 
