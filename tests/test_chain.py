@@ -30,6 +30,7 @@ from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError
 from plc_core.runs import create_run, open_run
 from tests.chat_server import serving
+from tests.rewritten import rewrite
 
 TINY = {"num_pairs": 64, "batch_pairs": 8, "pairs_per_forward": 8, "flip_rate": 0.3}
 TINY |= {"learning_rate": 2e-3}  # they have to move
@@ -174,7 +175,7 @@ def test_rows_that_went_missing_are_made_again(runs):
     before = evaluate_runs(entries, CONFIG)
     for folder in ("generations/world", "judgements/gold-world"):
         path = runs["PLC-DPO"].path / f"{folder}.parquet"
-        pq.write_table(pq.read_table(path).slice(3), path)
+        rewrite(path, pq.read_table(path).slice(3))
     pd.testing.assert_frame_equal(evaluate_runs(entries, CONFIG).judged, before.judged)
 
 
@@ -235,7 +236,7 @@ def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     assert evaluation.kl().empty  # nothing was sampled
     # One turn without a score leaves the prompt without one: a mean of the others would be another.
     scores.loc[scores["turn"] == 2, "reward"] = np.nan
-    scores.to_parquet(entries[1].run.path / "judgements/gold-two-turns.parquet")
+    rewrite(entries[1].run.path / "judgements/gold-two-turns.parquet", scores)
     read = read_evaluation(
         entries, {"two-turns": {"greedy": "greedy"}}, ["gold"], "DPO", {"two-turns": 2}
     )
@@ -275,7 +276,7 @@ def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
     mask = [p == "trained" and d == "greedy" for p, d in zip(
         table["policy"].to_pylist(), table["decoding"].to_pylist(), strict=True)]  # fmt: skip
     own = change(table.filter(mask))
-    pq.write_table(own, path)
+    rewrite(path, own)
     labels = {"world": {"greedy": "greedy"}}
     with pytest.raises((RunError, JoinError), match=sentence):
         read_evaluation(contestants(runs), labels, ["gold"], "DPO", {"world": 24}).cells()
@@ -287,7 +288,7 @@ def test_a_missing_score_is_refused_or_counted(runs):
     table = pq.read_table(path).to_pandas()
     spoilt = table.index[(table["policy"] == "trained") & (table["decoding"] == "greedy")][:3]
     table.loc[spoilt, "reward"] = np.nan
-    table.to_parquet(path)
+    rewrite(path, table)
     labels = {"world": {"greedy": "greedy"}}
     read = (contestants(runs), labels, ["gold"], "DPO", {"world": 24}, ())
     with pytest.raises(JoinError, match=r"method PLC-DPO, seed 0: 3 of 24 rewards are NaN"):
@@ -340,22 +341,22 @@ def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
     path = runs["PLC-DPO"].path / "generations/mine-log-probs.parquet"
     whole = pq.read_table(path)
     for spoilt in (whole.slice(5), whole.set_column(4, "policy_logp", [[None] * 24])):
-        pq.write_table(spoilt, path)
+        rewrite(path, spoilt)
         labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
         with pytest.raises(RunError, match="log-ratios, and 24 sampled answers were judged"):
             read_evaluation(entries, labels, ["gold"], "DPO", {"mine": 24})
-    pq.write_table(whole.slice(5), path)
+    rewrite(path, whole.slice(5))
     pd.testing.assert_frame_equal(evaluate_runs(entries, config).kl(), before)
     # Whichever of several judges saw other answers.
     folder = runs["PLC-DPO"].path / "judgements"
     for run in runs.values():
         name = run.path / "judgements" / "other-mine.parquet"
-        pq.write_table(pq.read_table(run.path / "judgements" / "gold-mine.parquet"), name)
+        rewrite(name, pq.read_table(run.path / "judgements" / "gold-mine.parquet"))
     labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
     spoilt = pq.read_table(folder / "other-mine.parquet").to_pandas()
     sampled = (spoilt["policy"] == "trained") & (spoilt["decoding"] == labels["mine"]["sampled"])
     kept = spoilt.drop(spoilt[sampled].index[:5])
-    kept.to_parquet(folder / "gold-mine.parquet")
+    rewrite(folder / "gold-mine.parquet", kept)
     with pytest.raises(RunError, match="19 sampled answers were judged by 'gold'"):
         read_evaluation(entries, labels, ["gold", "other"], "DPO", {"mine": 24})
 

@@ -21,6 +21,7 @@ from plc_core.runs.decisions import decide
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import change_json, write_fake_answers, write_fake_run
 from tests.paths import ROOT
+from tests.rewritten import rewrite
 
 sys.path.insert(0, str(ROOT / "app"))
 
@@ -95,18 +96,18 @@ def _plant_prompts(path: Path, count: int) -> None:
     table = table.set_column(column, "prompt", pa.array(prompts, table.schema.field("prompt").type))
     metadata = pa.array([json.dumps({IMAGE: PAYLOADS[0], "=1+1": "=1+1"})] * len(table))
     column = table.schema.get_field_index("metadata")
-    pq.write_table(table.set_column(column, "metadata", metadata), path / "pairs.parquet")
+    rewrite(path / "pairs.parquet", table.set_column(column, "metadata", metadata))
 
 
 def _plant_answers(path: Path) -> None:
     file = path / "generations" / "world.parquet"
     answers = pd.read_parquet(file)
     odd = [PAYLOADS[number % len(PAYLOADS)] for number in range(len(answers))]
-    answers.assign(response=odd, prompt=odd).to_parquet(file)
+    rewrite(file, answers.assign(response=odd, prompt=odd))
     for kind in ("generations/world", "judgements/gold-world"):
         table = pd.read_parquet(path / f"{kind}.parquet")
         table["decoding"] = table["decoding"].replace("sampled", IMAGE)
-        table.to_parquet(path / f"{kind}.parquet")
+        rewrite(path / f"{kind}.parquet", table)
 
 
 @pytest.fixture(scope="module")
