@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from plc_core.analysis.figures.style import INK, STATE_COLOURS, empty, finish
 
+_MARGIN = {"l": 8, "r": 12, "t": 12, "b": 48}
+
 
 def p_flip_histogram(p_flip: NDArray[np.float64]) -> go.Figure:
     """How many pairs have which probability of a reversed label; the suspicious half in colour."""
@@ -27,7 +29,7 @@ def p_flip_histogram(p_flip: NDArray[np.float64]) -> go.Figure:
     )
     figure.update_xaxes(title_text="p_flip", range=[0, 1])
     figure.update_yaxes(title_text="pairs", rangemode="tozero")
-    return finish(figure, 260, bargap=0.05, showlegend=False)
+    return finish(figure, 280, bargap=0.05, showlegend=False, margin=_MARGIN)
 
 
 def agreement(table: pd.DataFrame, rate: float | None) -> go.Figure:
@@ -56,4 +58,4 @@ def agreement(table: pd.DataFrame, rate: float | None) -> go.Figure:
         figure.add_hline(1 - rate, line=line, annotation_text="one minus the noise rate")
     figure.update_xaxes(title_text="size of the evidence, |margin|", rangemode="tozero")
     figure.update_yaxes(title_text="labels that agree", tickformat=".0%")
-    return finish(figure, 260, showlegend=False)
+    return finish(figure, 280, showlegend=False, margin=_MARGIN)
