@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from plc_core.data.rules import FINDINGS
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json, write_table
 from plc_core.runs import PAIRS_A_GROUP
@@ -142,6 +143,7 @@ def write_fake_run(
     if not posterior:
         metrics = metrics.drop(columns=["p_flip", "noise_rate", "noise_low", "noise_high"])
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
+    write_table(path / "findings.parquet", FINDINGS.empty_table())
     info = fake_info(settings, pairs, int(flipped.sum()))
     if state != "done":
         del info["trained_steps"], info["margin_noise"]

@@ -238,7 +238,7 @@ def killed_grid(notebook, job, number):
         grid.kill()
         grid.wait()
     wait_for(lambda: not any(is_alive(child) for child in children))
-    assert grid.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 1)
+    assert grid.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     return said
 
 

@@ -18,7 +18,7 @@ from plc_core.analysis.routing.oracle_metrics import truth_of_runs, truth_of_sco
 from plc_core.analysis.routing.pooling import between, over_seeds, pooled_visits, stacked_runs
 from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run, open_run
-from tests.fake_run import write_fake_run
+from tests.fake_run import change_json, write_fake_run
 
 
 def with_ties(path: Path, share: float) -> Run:
@@ -52,6 +52,9 @@ def test_a_run_without_visits_is_a_sentence(tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "empty", pairs=20)
     for file in (path / "visits").iterdir():
         file.unlink()
+    with pytest.raises(RunError, match="visits has no visits of step 0: a file is missing"):
+        pooled_visits([open_run(path)])  # it is trained, so they were there
+    change_json(path / "run.json", trained_steps=None)
     with pytest.raises(RunError, match="'empty' has no visits yet"):
         pooled_visits([open_run(path)])
 
