@@ -5,7 +5,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -81,17 +80,17 @@ def test_a_file_that_is_cut_between_two_reads_ends_in_a_sentence(
     whole: Path, page: Callable[..., str], view: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The n-th read of any JSON file meets half of it, for every n that there is."""
-    read, count, at = Path.read_text, 0, 0
+    read, count, at = Path.read_bytes, 0, 0
 
-    def read_text(path: Path, *args: Any, **options: Any) -> str:
+    def read_bytes(path: Path) -> bytes:
         nonlocal count
-        text = read(path, *args, **options)
+        text = read(path)
         if path.suffix not in (".json", ".jsonl") or not path.is_relative_to(whole):
             return text
         count += 1
         return text[: len(text) // 2] if count == at else text
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
     page(whole, view, run="cut")
     reads, tries = count, 0
     while at < max(reads, count):

@@ -15,7 +15,8 @@ import pytest
 
 from plc_core.batch import run_notebook
 from plc_core.data import load_pairs
-from plc_core.files import write_json
+from plc_core.data.rules import FINDINGS
+from plc_core.files import write_json, write_table
 from plc_core.runs import open_run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide
@@ -61,6 +62,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = pd.read_parquet(path / "pairs.parquet")
     write_fake_run(root, "plain", seed=4)
     _plant_prompts(path, len(PAYLOADS))
+    found = [
+        {"rule": "prefix", "action": "keep", "file": IMAGE, "row": number, "pair_id": pair}
+        | {"reason": payload}
+        for number, (payload, pair) in enumerate(zip(PAYLOADS, pairs["pair_id"], strict=False))
+    ]
+    write_table(path / "findings.parquet", pa.Table.from_pylist(found, schema=FINDINGS))
     write_fake_answers(path)
     _plant_answers(path)
     info = json.loads((path / "run.json").read_text())
@@ -94,18 +101,18 @@ def _plant_prompts(path: Path, count: int) -> None:
     table = table.set_column(column, "prompt", pa.array(prompts, table.schema.field("prompt").type))
     metadata = pa.array([json.dumps({IMAGE: PAYLOADS[0], "=1+1": "=1+1"})] * len(table))
     column = table.schema.get_field_index("metadata")
-    pq.write_table(table.set_column(column, "metadata", metadata), path / "pairs.parquet")
+    write_table(path / "pairs.parquet", table.set_column(column, "metadata", metadata))
 
 
 def _plant_answers(path: Path) -> None:
     file = path / "generations" / "world.parquet"
     answers = pd.read_parquet(file)
     odd = [PAYLOADS[number % len(PAYLOADS)] for number in range(len(answers))]
-    answers.assign(response=odd, prompt=odd).to_parquet(file)
+    write_table(file, pa.Table.from_pandas(answers.assign(response=odd, prompt=odd)))
     for kind in ("generations/world", "judgements/gold-world"):
         table = pd.read_parquet(path / f"{kind}.parquet")
         table["decoding"] = table["decoding"].replace("sampled", IMAGE)
-        table.to_parquet(path / f"{kind}.parquet")
+        write_table(path / f"{kind}.parquet", pa.Table.from_pandas(table))
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +195,8 @@ def test_every_pair_shows_its_texts_and_its_note_literally(
         other = PAYLOADS[(number + 1) % len(PAYLOADS)]
         assert texts[:4] == [payload, payload, payload, other]
         assert page.locator(".plc-role").first.text_content() == IMAGE
+        marks = "\n".join(page.locator(".plc-note").all_text_contents())
+        assert f"prefix: {payload}" in marks
         note = page.get_by_role("textbox", name="Note")
         assert note.input_value().strip() == payload.strip()
 
