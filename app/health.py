@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from listing import WITHOUT_PAIRS
+from listing import WITHOUT_VISITS
 
 from plc_core.runs.listing import RunSummary
 
@@ -23,7 +23,7 @@ def damage(run: RunSummary) -> str | None:
     Only their ends are read, and again only where one was changed or damaged: a file that was cut
     short may since have been written to its end, and its folder does not tell.
     """
-    if run.problem is not None or run.kind in WITHOUT_PAIRS or run.kind == "?":
+    if run.problem is not None or run.kind in WITHOUT_VISITS or run.kind == "?":
         return None
     stamps = tuple(_stamp(run.path / name) for name in _TABLES)
     done = run.state == "done"

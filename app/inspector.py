@@ -1,7 +1,7 @@
 """The inspector: `streamlit run app/inspector.py -- --runs runs` (or PLC_RUNS=runs).
 
-It reads run folders below that directory, and writes a person's decisions into them and nothing
-else. Pages draw what `plc_core.analysis` computes; no statistic is made here.
+It reads run folders below that directory, and writes people's decisions and verdicts into them and
+nothing else. Pages draw what `plc_core.analysis` computes; no statistic is made here.
 """
 
 import streamlit as st
@@ -30,6 +30,7 @@ page = st.navigation(
         ),
         st.Page("views/corruption.py", title="Corruption", url_path="corruption"),
         st.Page("views/tests.py", title="Tests", url_path="tests"),
+        st.Page("views/label_audit.py", title="Label audit", url_path="label_audit"),
         st.Page("views/wins.py", title="Win rates", url_path="wins"),
     ],
     position="top",

@@ -11,8 +11,11 @@ from plc_core.runs.listing import RunSummary, list_runs
 ANALYSIS = "analysis"
 """The kind of a folder that holds a report only, and neither pairs nor steps."""
 
-WITHOUT_PAIRS = frozenset({ANALYSIS, "sft", "reward-model"})
-"""The kinds of folders whose runs visit no pairs: they have a report at most."""
+AUDIT = "audit"
+"""The kind of a label audit: `plc_core.label_audit.folder.KIND`, whose import takes a second."""
+
+WITHOUT_VISITS = frozenset({ANALYSIS, AUDIT, "sft", "reward-model"})
+"""The kinds of folders whose runs visit no pairs: all but audits have a report at most."""
 
 
 def listed(root: Path) -> list[RunSummary]:
@@ -22,7 +25,12 @@ def listed(root: Path) -> list[RunSummary]:
 
 def training_runs(runs: Iterable[RunSummary]) -> list[RunSummary]:
     """All whose runs may have pairs: training runs, and folders of which nothing is known."""
-    return [run for run in runs if run.kind not in WITHOUT_PAIRS]
+    return [run for run in runs if run.kind not in WITHOUT_VISITS]
+
+
+def audits(runs: Iterable[RunSummary]) -> list[RunSummary]:
+    """The label audits."""
+    return [run for run in runs if run.kind == AUDIT]
 
 
 def default_run(root: Path) -> str | None:

@@ -19,7 +19,7 @@ from inspection.digest import Digest, digest, kept, newest, unread
 from inspection.preparing import is_busy, prepare
 from inspection.queries import columns
 from inspection.step_metrics import thinned
-from listing import WITHOUT_PAIRS, refuse_links
+from listing import AUDIT, WITHOUT_VISITS, refuse_links
 from marking import plain
 from run_loading import wait_for
 
@@ -60,8 +60,9 @@ def runs_root() -> Path:
 def open_below(root: Path, name: str) -> Run:
     """The run `name` below `root`; RunError for a broken one and for one that leads elsewhere."""
     path = resolve(root, name)
-    names = ("run.json", "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet")
-    names += ("visits", "judgements", "generations", "scores", "decisions")
+    names = ["run.json", "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet"]
+    names += ["visits", "judgements", "generations", "scores", "decisions"]
+    names += ["audit.parquet", "tables", "blind_check"]
     refuse_links(path, [path / name for name in names])
     return open_run(path)
 
@@ -70,7 +71,12 @@ def open_training(root: Path, name: str) -> Run:
     """The training run `name` below `root`; RunError as `open_below`, and for an analysis."""
     run = open_below(root, name)
     kind = str(run.info.get("kind"))
-    if kind in WITHOUT_PAIRS:
+    if kind == AUDIT:
+        raise RunError(
+            f"{name!r} is a label audit, in which nothing was trained; the page Label audit shows "
+            "it."
+        )
+    if kind in WITHOUT_VISITS:
         what = "an analysis" if kind == "analysis" else f"a run of the kind {kind!r}"
         raise RunError(
             f"{name!r} is {what} and has no pairs of its own; its report is "

@@ -10,10 +10,10 @@ import pandas as pd
 import streamlit as st
 from elements import age, moment
 from health import damage
-from listing import ANALYSIS, listed, report_of
+from listing import ANALYSIS, AUDIT, audits, listed, report_of
 from marking import plain
 from reading import LIVE, runs_root
-from selection import choose_runs, select_rows, selected_rows
+from selection import AUDIT_PAGE, choose_runs, select_rows, selected_rows
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
 
@@ -22,6 +22,7 @@ from plc_core.runs import open_run
 from plc_core.runs.listing import RunSummary
 
 TALLEST_TABLE = 8
+MOST_LINKS = 6
 
 
 def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -156,11 +157,19 @@ def live() -> None:
 
 
 def reports(runs: Sequence[RunSummary]) -> None:
-    """The reports by their paths: first those of analyses, then each training run's own."""
-    found = [run for run in runs if run.kind == ANALYSIS or report_of(run)]
+    """Links to the label audits; the reports by their paths: first those of analyses and audits,
+    then each training run's own."""
+    with st.container(horizontal=True):
+        for run in audits(runs)[:MOST_LINKS]:
+            st.page_link(
+                AUDIT_PAGE,
+                label=f"Label audit: {plain(run.name)}",
+                query_params={"audit": run.name},
+            )
+    found = [run for run in runs if run.kind in (ANALYSIS, AUDIT) or report_of(run)]
     if not found:
         return
-    found.sort(key=lambda run: run.kind != ANALYSIS)
+    found.sort(key=lambda run: run.kind not in (ANALYSIS, AUDIT))
     with st.expander(f"Reports · {len(found)}"):
         st.caption("Files to open in a browser.")
         table = pd.DataFrame(

@@ -7,17 +7,18 @@ from typing import Any
 
 import streamlit as st
 from elements import page_title
-from listing import default_run, listed, training_runs
+from listing import audits, default_run, listed, training_runs
 from reading import runs_root
 from state import keep_alive
 
 PAIRS_PAGE = "views/pairs.py"
+AUDIT_PAGE = "views/label_audit.py"
 _GO = "go_to_pair"
 
 
 def restore() -> None:
     """Take the selection from the URL, or put it back after a page switch, which clears the URL."""
-    for key in ("run", "pair"):
+    for key in ("run", "pair", "audit"):
         given = st.query_params.get_all(key)
         if given:
             st.session_state[f"chosen_{key}"] = given
@@ -83,6 +84,29 @@ def pick_run(root: Path) -> str | None:
     return current
 
 
+def pick_audit(root: Path) -> str | None:
+    """A select box with every label audit below `root`; the name of the chosen one.
+
+    At first it is the chosen run where that is an audit, else the newest.
+    """
+    names = [run.name for run in audits(listed(root))]
+    of_run = [name for name in st.session_state.get("chosen_run", []) if name in names]
+    current = next(iter([*st.session_state.get("chosen_audit", [])[-1:], *of_run, *names]), None)
+    if current is None:
+        return None
+    _store("audit", [current])
+    options = names if current in names else [current, *names]
+    st.session_state["audit_picker"] = current
+
+    def changed() -> None:
+        _store("audit", [st.session_state["audit_picker"]])
+
+    st.selectbox(
+        "Audit", options, key="audit_picker", on_change=changed, label_visibility="collapsed"
+    )
+    return current
+
+
 def select_rows(key: str, rows: list[int]) -> None:
     """Let the table `key` show these rows as selected, when it does not already."""
     state = st.session_state.get(key)
@@ -94,6 +118,12 @@ def select_rows(key: str, rows: list[int]) -> None:
 def selected_rows(key: str) -> list[int]:
     """The rows that the user selected in the table `key`."""
     return list(st.session_state[key]["selection"]["rows"])
+
+
+def clicked_rows(key: str) -> list[int]:
+    """The rows that the user selected or clicked into in the table `key`, the click first."""
+    selection = st.session_state[key]["selection"]
+    return [int(row) for row, _ in selection["cells"]] + list(selection["rows"])
 
 
 def selected_columns(key: str) -> list[str]:

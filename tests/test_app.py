@@ -48,6 +48,7 @@ from tests.fake_run import (
 )
 from tests.huge_run import write_huge_run
 from tests.paths import ROOT
+from tests.rewritten import rewrite
 
 OF_ONE_RUN = tuple(
     f"views/{name}.py"
@@ -336,7 +337,7 @@ def test_the_numbers_have_the_noise_of_the_first_epoch(opened: Opened, tmp_path:
     metrics = pd.read_parquet(path / "metrics.parquet")
     later = metrics["epoch"] >= 1
     metrics.loc[later, ["noise_rate", "noise_low", "noise_high"]] = 0.0008, 0.0, 0.01
-    metrics.to_parquet(path / "metrics.parquet")
+    rewrite(path / "metrics.parquet", metrics)
     app = opened("views/runs.py", root=tmp_path, run=["long", "old"], show="Numbers")
     table = next(e.value for e in app.dataframe if "loss" in e.value).set_index("run")
     assert table.loc["long", "reversed labels, 1st epoch"] == "27 % [21, 33]"
@@ -475,7 +476,7 @@ def test_the_noise_of_the_data_is_told_where_it_is_known(opened: Opened, tmp_pat
     path = write_fake_run(tmp_path, "early", pairs=40)
     table = pd.read_parquet(path / "metrics.parquet")
     unknown = dict.fromkeys(("noise_rate", "noise_low", "noise_high"), float("nan"))
-    table.assign(**unknown).to_parquet(path / "metrics.parquet")
+    rewrite(path / "metrics.parquet", table.assign(**unknown))
     assert tiles(opened("views/routing.py", root=tmp_path, run="early"))[tile] == "not known yet"
     assert "share of reversed labels" not in said(opened("views/routing.py", run="other"))
     assert "p_flip" in opened("views/pairs.py", run="good").dataframe[0].value
@@ -990,7 +991,7 @@ def test_answers_that_are_messages_are_shown_as_their_last_turn(
     table = pq.read_table(path / "pairs.parquet")
     turns = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": "<b>said</b>"}]]
     table = table.set_column(table.column_names.index("chosen"), "chosen", pa.array(turns * 20))
-    pq.write_table(table, path / "pairs.parquet")
+    rewrite(path / "pairs.parquet", table)
     app = opened("views/pairs.py", root=tmp_path, run="messages")
     assert "&lt;b&gt;said&lt;/b&gt;" in said(app).replace("<mark>", "").replace("</mark>", "")
 
@@ -1027,7 +1028,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
     path = write_fake_run(tmp_path, "sparse", pairs=20)
     for name, drop in (("pairs", ["flipped", "oracle_state", "source"]), ("metrics", ["gamma"])):
         table = pd.read_parquet(path / f"{name}.parquet").drop(columns=drop)
-        table.to_parquet(path / f"{name}.parquet")
+        rewrite(path / f"{name}.parquet", table)
     assert opened("views/pairs.py", root=tmp_path, run="sparse").dataframe
     assert "lacks the column" in said(opened("views/ties.py", root=tmp_path, run="sparse"))
     assert "no marker of injected flips" in said(
@@ -1133,7 +1134,7 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     answers = tmp_path / "plc" / "generations" / "world.parquet"
     talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two <b>"}]
     talk.append({"role": "user", "content": '[{"role": "user"}]'})
-    pd.read_parquet(answers).assign(conversation=json.dumps(talk)).to_parquet(answers)
+    rewrite(answers, pd.read_parquet(answers).assign(conversation=json.dumps(talk)))
     told = said(opened("views/wins.py", root=tmp_path, **link))
     assert all(turn(one["role"], one["content"]) in told for one in talk)
     assert "&quot;content&quot;" not in told
@@ -1209,7 +1210,7 @@ def test_win_rates_say_which_answers_were_left_out(opened: Opened, tmp_path: Pat
     table = pd.read_parquet(file)
     trained = (table["policy"] == "trained") & (table["decoding"] == "greedy")
     table.loc[table.index[trained][:4], "reward"] = float("nan")
-    table.to_parquet(file)
+    rewrite(file, table)
     app = opened("views/wins.py", root=tmp_path, run="plc", against="dpo")
     told = [w.value for w in app.warning]
     assert any("plc\\, greedy" in text and "4 without a number" in text for text in told)

@@ -6,6 +6,7 @@ import subprocess
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,7 +28,7 @@ from plc_core.evaluation.results import (
     shown,
 )
 from plc_core.evaluation.win_rate import JoinError
-from plc_core.files import RunError
+from plc_core.files import RunError, write_table
 from plc_core.runs import create_run, open_run
 from tests.chat_server import serving
 
@@ -210,6 +211,20 @@ def test_a_file_of_prompts_gives_the_numbers_of_the_world_and_the_kl(runs, tmp_p
     assert (known["kl"] - known["kl_world"]).abs().max() < 3
 
 
+def test_other_prompts_under_the_same_ids_are_answered_anew(runs, tmp_path):
+    path = prompts_file(tmp_path, 4)
+    config = EvaluationConfig(benchmarks=[str(path)], max_new_tokens=64, decodings=["greedy"])
+    entries = contestants({"DPO": runs["DPO"]})
+    evaluate_runs(entries, config)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    prompts = [row["prompt"] for row in rows][::-1]
+    changed = [row | {"prompt": own} for row, own in zip(rows, prompts, strict=True)]
+    path.write_text("\n".join(map(json.dumps, changed)))
+    evaluate_runs(entries, config)
+    answers = runs["DPO"].table("generations/mine.parquet").query("policy == 'trained'")
+    assert answers["prompt"].tolist() == prompts
+
+
 def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     from plc_core.evaluation.benchmarks import world_benchmark
 
@@ -235,7 +250,8 @@ def test_turns_are_averaged_before_prompts_are_compared(tmp_path):
     assert evaluation.kl().empty  # nothing was sampled
     # One turn without a score leaves the prompt without one: a mean of the others would be another.
     scores.loc[scores["turn"] == 2, "reward"] = np.nan
-    scores.to_parquet(entries[1].run.path / "judgements/gold-two-turns.parquet")
+    file = entries[1].run.path / "judgements/gold-two-turns.parquet"
+    write_table(file, pa.Table.from_pandas(scores, preserve_index=False))
     read = read_evaluation(
         entries, {"two-turns": {"greedy": "greedy"}}, ["gold"], "DPO", {"two-turns": 2}
     )
@@ -275,7 +291,7 @@ def test_scores_that_do_not_meet_are_a_sentence(runs, change, sentence):
     mask = [p == "trained" and d == "greedy" for p, d in zip(
         table["policy"].to_pylist(), table["decoding"].to_pylist(), strict=True)]  # fmt: skip
     own = change(table.filter(mask))
-    pq.write_table(own, path)
+    write_table(path, own)
     labels = {"world": {"greedy": "greedy"}}
     with pytest.raises((RunError, JoinError), match=sentence):
         read_evaluation(contestants(runs), labels, ["gold"], "DPO", {"world": 24}).cells()
@@ -287,7 +303,7 @@ def test_a_missing_score_is_refused_or_counted(runs):
     table = pq.read_table(path).to_pandas()
     spoilt = table.index[(table["policy"] == "trained") & (table["decoding"] == "greedy")][:3]
     table.loc[spoilt, "reward"] = np.nan
-    table.to_parquet(path)
+    write_table(path, pa.Table.from_pandas(table, preserve_index=False))
     labels = {"world": {"greedy": "greedy"}}
     read = (contestants(runs), labels, ["gold"], "DPO", {"world": 24}, ())
     with pytest.raises(JoinError, match=r"method PLC-DPO, seed 0: 3 of 24 rewards are NaN"):
@@ -340,22 +356,22 @@ def test_a_kl_over_fewer_answers_is_never_shown(runs, tmp_path):
     path = runs["PLC-DPO"].path / "generations/mine-log-probs.parquet"
     whole = pq.read_table(path)
     for spoilt in (whole.slice(5), whole.set_column(4, "policy_logp", [[None] * 24])):
-        pq.write_table(spoilt, path)
+        write_table(path, spoilt)
         labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
         with pytest.raises(RunError, match="log-ratios, and 24 sampled answers were judged"):
             read_evaluation(entries, labels, ["gold"], "DPO", {"mine": 24})
-    pq.write_table(whole.slice(5), path)
+    write_table(path, whole.slice(5))
     pd.testing.assert_frame_equal(evaluate_runs(entries, config).kl(), before)
     # Whichever of several judges saw other answers.
     folder = runs["PLC-DPO"].path / "judgements"
     for run in runs.values():
         name = run.path / "judgements" / "other-mine.parquet"
-        pq.write_table(pq.read_table(run.path / "judgements" / "gold-mine.parquet"), name)
+        write_table(name, pq.read_table(run.path / "judgements" / "gold-mine.parquet"))
     labels = {"mine": {"greedy": "greedy", "sampled": "sampled T=1 seed=0"}}
     spoilt = pq.read_table(folder / "other-mine.parquet").to_pandas()
     sampled = (spoilt["policy"] == "trained") & (spoilt["decoding"] == labels["mine"]["sampled"])
     kept = spoilt.drop(spoilt[sampled].index[:5])
-    kept.to_parquet(folder / "gold-mine.parquet")
+    write_table(folder / "gold-mine.parquet", pa.Table.from_pandas(kept, preserve_index=False))
     with pytest.raises(RunError, match="19 sampled answers were judged by 'gold'"):
         read_evaluation(entries, labels, ["gold", "other"], "DPO", {"mine": 24})
 

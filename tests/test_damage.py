@@ -8,6 +8,8 @@ made anew, and what is read from it is what was read before.
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -32,7 +34,8 @@ from plc_core.progress import Progress
 from plc_core.runs import open_run
 from plc_core.runs.alerts import WITHOUT_CHECKSUMS
 from plc_core.runs.decisions import decide, read_decisions
-from plc_core.storage import ContentStore
+from plc_core.storage import ContentStore, cached_folder
+from tests.paths import ROOT
 
 DAMAGES = ("flip", "cut", "zeros", "removal")
 
@@ -320,6 +323,33 @@ def test_other_readers_read_a_table_with_a_checksum(tmp_path):
     write_table(path, pa.table({"a": [1, 2, 3]}))
     assert pd.read_parquet(path)["a"].tolist() == [1, 2, 3]
     assert duckdb.read_parquet(str(path)).fetchall() == [(1,), (2,), (3,)]
+
+
+def test_two_processes_that_need_one_entry_make_it_once(tmp_path):
+    code = """if True:
+        import os, sys, time
+        from pathlib import Path
+        from plc_core.storage import cached_folder
+        def make(folder):
+            time.sleep(0.5)
+            (folder / "who").write_text(str(os.getpid()))
+        print((cached_folder(Path(sys.argv[1]), make) / "who").read_text())"""
+    command = [sys.executable, "-c", code, str(tmp_path / "entry")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
+    first, second = (process.communicate()[0] for process in both)
+    assert first == second != b""
+
+
+def test_an_entry_that_cannot_be_made_leaves_nothing(tmp_path):
+    def make(folder):
+        (folder / "half").write_text("half")
+        raise RunError("The disk is full.")
+
+    with pytest.raises(RunError, match="disk is full"):
+        cached_folder(tmp_path / "entry", make)
+    assert [path.name for path in tmp_path.iterdir()] == ["entry.lock"]
+    cached_folder(tmp_path / "entry", lambda folder: (folder / "whole").touch())
+    assert (tmp_path / "entry" / "whole").exists()
 
 
 # ---- places -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from plc_core.runs import Run, open_run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import DECISIONS, Undone, decide, decide_all, read_decisions, undo
 from tests.fake_run import write_fake_run
+from tests.rewritten import rewrite
 
 
 @pytest.fixture
@@ -159,14 +160,14 @@ def test_undecided_injected_ties_are_counted_and_marked(tmp_path: Path) -> None:
 
 
 def test_a_run_that_knows_no_markers_is_exported_as_it_is(run: Run) -> None:
-    pairs_of(run).drop(columns="flipped").to_parquet(run.path / "pairs.parquet")
+    rewrite(run.path / "pairs.parquet", pairs_of(run).drop(columns="flipped"))
     path, counts = export_cleaned(run)
     assert counts["restored"] == 0
     assert _answers(path) == pairs_of(run)["chosen"].tolist()
 
 
 def test_pairs_without_texts_cannot_be_exported(run: Run) -> None:
-    pairs_of(run).drop(columns="chosen").to_parquet(run.path / "pairs.parquet")
+    rewrite(run.path / "pairs.parquet", pairs_of(run).drop(columns="chosen"))
     with pytest.raises(RunError, match=r"lacks the column\(s\) chosen"):
         export_cleaned(run)
     assert not list((run.path / "decisions").glob("cleaned*"))
@@ -174,7 +175,7 @@ def test_pairs_without_texts_cannot_be_exported(run: Run) -> None:
 
 def test_a_run_of_texts_is_exported_as_texts(run: Run) -> None:
     texts = pairs_of(run).assign(prompt="a question")
-    texts.to_parquet(run.path / "pairs.parquet")
+    rewrite(run.path / "pairs.parquet", texts)
     path, _ = export_cleaned(run)
     written = pd.read_parquet(path)
     assert set(written["prompt"]) == {"a question"}
@@ -198,13 +199,13 @@ def test_ties_are_marked_and_can_be_left_out(tmp_path: Path) -> None:
 
 def test_an_export_of_an_export_has_the_new_decisions_alone(run: Run, tmp_path: Path) -> None:
     pairs = pairs_of(run).assign(metadata='{"id": 7, "decision": "their own"}')
-    pairs.to_parquet(run.path / "pairs.parquet")
+    rewrite(run.path / "pairs.parquet", pairs)
     first, _ = export_cleaned(run)
     columns = pd.read_parquet(first)
     assert (columns["decision"][0], columns["plc_decision"][0]) == ("their own", "undecided")
     again = open_run(write_fake_run(tmp_path, "again", pairs=40))
     kept = load_pairs(first).table.to_pandas()[pairs.columns.intersection(["metadata", "prompt"])]
-    pairs.assign(metadata=kept["metadata"]).to_parquet(again.path / "pairs.parquet")
+    rewrite(again.path / "pairs.parquet", pairs.assign(metadata=kept["metadata"]))
     columns = pd.read_parquet(export_cleaned(again)[0])
     assert set(columns["id"]) == {7}
     assert set(columns["run"]) == {"again"}

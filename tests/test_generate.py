@@ -20,8 +20,9 @@ from plc_core.engine.sampling import generate as sample
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.benchmarks import Benchmark, Prompt, world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.decoding import Decoding, OwnNumbers
 from plc_core.evaluation.generate import GENERATIONS, GenerationWarning, generate
-from plc_core.evaluation.policies import Decoding, LocalPolicy, ServerPolicy, _OwnNumbers
+from plc_core.evaluation.policies import LocalPolicy, ServerPolicy
 from plc_core.files import RunError
 from plc_core.runs import create_run
 from tests.chat_server import serving
@@ -99,7 +100,7 @@ def test_a_sampled_answer_depends_on_its_prompt_and_the_seed_alone(run, world):
     assert other["response"].tolist() != whole["response"].tolist()[:7]
     assert set(other["decoding"]) == {"sampled T=1 seed=4"}
     config = GenerationConfig(max_new_tokens=4)
-    one, two = _OwnNumbers([[1, 2], [1, 3]], config, SAMPLED).uniforms.tolist()
+    one, two = OwnNumbers([[1, 2], [1, 3]], config, SAMPLED).uniforms.tolist()
     assert one != two
     little = Decoding(64, temperature=1.0, top_p=1e-6)
     greedy = answers(run, part, LocalPolicy(*world))
@@ -117,7 +118,7 @@ def test_sampling_by_inversion_has_the_distribution_of_the_model(world):
     config = GenerationConfig(max_new_tokens=1)
     scores = torch.log(torch.from_numpy(shares))[None] * 1.5
     for seed in range(2000):
-        numbers = _OwnNumbers([ids], config, Decoding(1, temperature=1.5, seed=seed))
+        numbers = OwnNumbers([ids], config, Decoding(1, temperature=1.5, seed=seed))
         counts[int(numbers(torch.tensor([ids]), scores).argmax())] += 1
     large = shares * 2000 >= 5
     expected = np.append(shares[large], shares[~large].sum()) * 2000
@@ -185,7 +186,8 @@ import sys, time
 from plc_core.engine.models import load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.generate import generate
-from plc_core.evaluation.policies import Decoding, LocalPolicy
+from plc_core.evaluation.decoding import Decoding
+from plc_core.evaluation.policies import LocalPolicy
 from plc_core.runs import open_run
 
 class StaysAtTheFourthBatch(LocalPolicy):

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
 from tests.fake_run import still_training, write_fake_run
 from tests.huge_run import write_huge_run
+from tests.rewritten import rewrite
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache for these tests alone: only so many runs are kept in one, and others make more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +434,7 @@ def test_text_that_is_no_unicode_is_shown_by_its_bytes(tmp_path: Path) -> None:
     table = pq.read_table(path / "pairs.parquet")
     broken = pa.array([b"lone \xed\xa0\x80 end"] * 20, pa.binary()).view(pa.string())
     table = table.set_column(table.column_names.index("chosen"), "chosen", broken)
-    pq.write_table(table, path / "pairs.parquet")
+    rewrite(path / "pairs.parquet", table)
     found = digest(open_run(path))
     assert read_pair(found, 0)["chosen"] == "lone \ud800 end"
 

@@ -16,6 +16,7 @@ from plc_core.data.world import CHECKPOINT, gold_reward
 from plc_core.engine.models import ModelError, load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.generate import GENERATIONS, generate, write_generations
 from plc_core.evaluation.judges import (
     GoldJudge,
@@ -33,8 +34,8 @@ from plc_core.evaluation.judges.verdicts import (
     read_score,
     single_messages,
 )
-from plc_core.evaluation.policies import Decoding, LocalPolicy
-from plc_core.files import RunError
+from plc_core.evaluation.policies import LocalPolicy
+from plc_core.files import RunError, write_table
 from plc_core.runs import create_run
 from tests.chat_server import serving
 from tests.paths import shared_file
@@ -399,7 +400,7 @@ def test_both_decodings_verdicts_stay_on_disk_with_what_they_took(runs):
         greedy = pa.parquet.read_table(path).to_pandas()
         sampled = greedy.assign(decoding="sampled", response=greedy["response"] + "!")
         table = pa.Table.from_pandas(pd.concat([greedy, sampled]), GENERATIONS, False)
-        pa.parquet.write_table(table, path)
+        write_table(path, table)
     name = "judgements/judge-1-b-against-base"
     with serving("anthropic", longer) as server:
         one = judge(server, price=(3.0, 15.0))
@@ -483,10 +484,10 @@ def test_answers_that_are_there_twice_or_not_at_all_are_a_sentence(runs):
     put(mine, ["x"] * 3)
     path = mine.path / "generations/b.parquet"
     table = pa.parquet.read_table(path)
-    pa.parquet.write_table(pa.concat_tables([table, table.slice(0, 1)]), path)
+    write_table(path, pa.concat_tables([table, table.slice(0, 1)]))
     with pytest.raises(RunError, match="1 rows twice"):
         score_generations(mine, "b", GoldJudge())
-    pa.parquet.write_table(table.slice(0, 0), path)
+    write_table(path, table.slice(0, 0))
     with pytest.raises(RunError, match="no answers"):
         score_generations(mine, "b", GoldJudge())
 

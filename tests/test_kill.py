@@ -1,26 +1,32 @@
 """kill -9 at random moments: a resumed run ends as one that was never interrupted.
 
-Each attempt runs in a process forked from this one, which kills itself with SIGKILL: when it is
-about to touch a file of the run (open for writing, rename, remove, make a folder), in the middle
-of a file that libraries write themselves (weights, optimizer, scheduler, random states), or
-wherever it is when a timer ends. The next attempt resumes, and is killed as well.
+Each attempt samples pairs, reads the reference, trains and evaluates in a process forked from this
+one, which kills itself with SIGKILL: when it is about to touch a file of the run or of its cache
+(open for writing, rename, remove, make a folder), in the middle of a file that libraries write
+themselves (weights, optimizer, scheduler, random states), or wherever it is when a timer ends. The
+next attempt resumes, and is killed as well. PLC_KILLS=100 kills more often.
 """
 
+import contextlib
 import io
 import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import traceback
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 import transformers.modeling_utils
+import yaml
 
+from plc_core import evaluate
 from plc_core.engine import visits
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.engine.config import TrainConfig
@@ -29,8 +35,12 @@ from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError
 from plc_core.runs import Run, open_run, resolve
+from tests.paths import ROOT
+from tests.stand_in import TRAIN
+from tests.waiting import is_alive, wait_for
 
-KILLS = 30
+KILLS = int(os.environ.get("PLC_KILLS", "20"))
+PROMPTS = 4
 TIMING = ["seconds", "pairs_per_second"]
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir"}
 WRITERS = [(torch, "save"), (transformers.modeling_utils, "safe_save_file")]
@@ -50,16 +60,16 @@ def die():
 
 
 class Events:
-    """Counts what happens to the files of a folder, and dies at number `last`, from 0 on."""
+    """Counts what happens to the files of some folders, and dies at number `last`, from 0 on."""
 
-    def __init__(self, folder, last):
-        self.folder, self.last, self.count = str(folder), last, 0
+    def __init__(self, folders, last):
+        self.folders, self.last, self.count = tuple(map(str, folders)), last, 0
         sys.addaudithook(self.audit)
         for module, name in WRITERS:
             setattr(module, name, self.torn(getattr(module, name)))
 
     def audit(self, event, args):
-        if event in CHANGES and str(args[0]).startswith(self.folder):
+        if event in CHANGES and str(args[0]).startswith(self.folders):
             written = event != "open" or (isinstance(args[1], str) and args[1].strip("rbt"))
             if written:
                 self.happens()
@@ -79,9 +89,10 @@ class Events:
 
 
 def attempt(settings, last=None, seconds=None):
-    """Train in a forked process that dies at event `last` or after `seconds`.
+    """Train and evaluate in a forked process that dies at event `last` or after `seconds`.
 
-    Returns whether it was killed, and the number of events where it was not.
+    It has a cache of its own, which the attempts at one run share. Returns whether it was killed,
+    and the number of events where it was not.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -90,10 +101,13 @@ def attempt(settings, last=None, seconds=None):
             os.close(reader)
             sys.stdout = sys.stderr = io.StringIO()
             visits._STEPS_A_FILE = 1  # a file of visits a step: more to be cut in half
-            events = Events(resolve(settings.runs_dir, settings.name), last)
+            run = resolve(settings.runs_dir, settings.name)
+            cache = run.with_name(f"{run.name}-cache")
+            os.environ["PLC_CACHE"] = str(cache)
+            events = Events([run, cache], last)
             if seconds is not None:
                 threading.Timer(seconds, die).start()
-            train(settings)
+            evaluate(train(settings), PROMPTS)
             os.write(writer, str(events.count).encode())
         except BaseException:
             os.write(writer, traceback.format_exc().encode())
@@ -123,9 +137,16 @@ def assert_same(run, whole):
     assert final_files(run) == final_files(whole)
 
 
+def assert_same_answers(run, whole):
+    for name in ("generations/world.parquet", "judgements/gold-world.parquet"):
+        pd.testing.assert_frame_equal(run.table(name), whole.table(name))
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return train(config(tmp_path_factory.mktemp("whole"), "whole"))
+    run = train(config(tmp_path_factory.mktemp("whole"), "whole"))
+    evaluate(run, PROMPTS)
+    return run
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -149,6 +170,54 @@ def test_whatever_moment_a_run_is_killed_it_ends_as_if_it_had_not_been(tmp_path,
             killed, _ = attempt(config(tmp_path, name, resume=begun), **point)
             kills += killed
         assert_same(open_run(tmp_path / name), whole)
+        assert_same_answers(open_run(tmp_path / name), whole)
+
+
+# ---- a grid -------------------------------------------------------------------------------------
+
+
+def killed_or_done(jobs, cache, seconds):
+    """A grid of two workers, killed with all its processes after so long; whether it was."""
+    grid = subprocess.Popen(
+        [sys.executable, "-m", "plc_core.batch", str(TRAIN), "--jobs", str(jobs),
+         "--workers", "2", "--quiet"],
+        cwd=ROOT, env=os.environ | {"PLC_CACHE": str(cache)}, start_new_session=True,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        said = grid.communicate(timeout=seconds)[1]
+        assert grid.returncode == 0, said
+        return False
+    except subprocess.TimeoutExpired:
+        family = [psutil.Process(grid.pid), *psutil.Process(grid.pid).children(recursive=True)]
+        random.Random(seconds).shuffle(family)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        grid.communicate()
+        wait_for(lambda: not any(is_alive(process) for process in family))
+        return True
+
+
+def test_a_grid_of_two_workers_that_is_killed_ends_as_its_runs_by_themselves(tmp_path, monkeypatch):
+    """Both share the pairs and the reference, and differ in which labels are flipped."""
+    jobs = [
+        {"name": f"rate-{rate}", "num_pairs": 24, "batch_pairs": 8, "pairs_per_forward": 8,
+         "save_steps": 1, "flip_rate": rate, "eval_prompts": 0}
+        for rate in (0.0, 0.3)
+    ]  # fmt: skip
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "own-cache"))
+    alone = [train(TrainConfig(**job, runs_dir=str(tmp_path / "alone"))) for job in reversed(jobs)]
+    drawn = random.Random(0)
+    for number in range(max(1, KILLS // 20)):
+        root = tmp_path / f"grid-{number}"
+        file = tmp_path / f"jobs-{number}.yaml"
+        file.write_text(yaml.safe_dump([job | {"runs_dir": str(root)} for job in jobs]))
+        cache, left = tmp_path / f"cache-{number}", 1 if KILLS <= 20 else 3
+        while killed_or_done(file, cache, drawn.uniform(4, 30) if left else None):
+            left -= 1
+        for run in alone:
+            assert_same(open_run(root / run.name), run)
 
 
 # ---- a disk that takes no more ------------------------------------------------------------------

@@ -132,6 +132,38 @@ def test_a_pair_whose_tokens_changed_is_computed_and_the_others_are_not(pairs, a
     assert setting.with_reference(tmp_path, edited)[1]["computed"] == 1
 
 
+def test_the_bits_do_not_depend_on_whose_labels_came_first(adapters, tmp_path):
+    """Nor on the threads: two workers that share pairs but not flips are as each by itself."""
+    config = TrainConfig(name="x", num_pairs=200)
+    pairs = training_pairs(config, *load_policy("world"), Progress())
+    flips = flip_labels(pairs, 0.5, 0)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for number, given in enumerate((pairs, flips)):
+            torch.set_num_threads(number + 1)
+            rows, record = Setting(given, adapters).with_reference(tmp_path / str(number))
+            assert record["computed"] == len(rows)
+            found.append([rows["reference_chosen"][:], rows["reference_rejected"][:]])
+    finally:
+        torch.set_num_threads(before)
+    swapped = flips.dataset["flipped"][:]
+    assert 0 < sum(swapped) < len(swapped)
+    (a, b), (c, d) = found
+    for i, swap in enumerate(swapped):
+        assert (a[i], b[i]) == ((d[i], c[i]) if swap else (c[i], d[i]))
+
+
+def test_the_record_names_the_pairs_that_were_computed_together(pairs, adapters, tmp_path):
+    """A forward's company decides the last bits of a log-prob, so that two records tell."""
+    setting = Setting(pairs, adapters)
+    whole = setting.with_reference(tmp_path / "whole")[1]["grouping"]
+    assert setting.with_reference(tmp_path / "whole")[1]["grouping"] == whole
+    assert setting.with_reference(tmp_path / "again")[1]["grouping"] == whole
+    setting.with_reference(tmp_path / "parts", setting.tokens().select(range(10)))
+    assert setting.with_reference(tmp_path / "parts")[1]["grouping"] != whole
+
+
 # ---- through whole runs -------------------------------------------------------------------------
 
 

@@ -240,6 +240,7 @@ def test_adapters_are_merged(tmp_path):
 def test_a_base_model_without_a_template_is_given_one(trained, tmp_path):
     base = tmp_path / "base"
     shutil.copytree(trained[1].path / "model", base)
+    (base / "checksums.json").unlink()  # others leave none
     (base / "chat_template.jinja").rename(tmp_path / "template.jinja")
     values = TINY | {"runs_dir": str(tmp_path), "model": str(base)}
     with pytest.raises(ModelError, match="has no chat template"):

@@ -21,6 +21,7 @@ from plc_core import open_run
 from plc_core.parameters import notebook_values
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
+from tests.rewritten import rewrite
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def own(tmp_path):
     pairs["chosen"] = "<script>alert(1)</script> **bold** " + pairs["chosen"] + "x" * 5_000
     schema = pq.read_schema(path / "pairs.parquet")
     kept = pa.schema([field for field in schema if field.name in pairs])
-    pq.write_table(pa.Table.from_pandas(pairs, kept, preserve_index=False), path / "pairs.parquet")
+    rewrite(path / "pairs.parquet", pa.Table.from_pandas(pairs, kept, preserve_index=False))
     return open_run(path)
 
 
@@ -57,7 +58,7 @@ def test_it_says_first_what_came_of_the_run(own):
 
 def test_what_is_not_known_yet_and_what_went_wrong_is_said(own):
     metrics = own.metrics().assign(noise_low=0.0, noise_high=0.48, noise_rate=0.24)
-    metrics.to_parquet(own.path / "metrics.parquet")
+    rewrite(own.path / "metrics.parquet", metrics)
     told(own, alerts=["The policy has not moved: <raise> the learning rate."])
     said = headline(own)
     assert "not known yet" in said and "24 %" not in said

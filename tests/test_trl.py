@@ -28,6 +28,7 @@ from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide
 from plc_core.runs.visit_files import VISITS_SCHEMA
 from tests.fake_run import write_fake_run
+from tests.rewritten import rewrite
 
 BETA = 0.3
 
@@ -408,7 +409,7 @@ def test_the_cleaned_export_of_a_run_is_what_trl_takes(rows, tmp_path, form):
         metadata=[json.dumps(row) for row in own],
         votes=None,
     )
-    pairs.to_parquet(run.path / "pairs.parquet")
+    rewrite(run.path / "pairs.parquet", pairs)
     for place, decision in enumerate(("flip", "tie", "drop", "keep")):
         decide(run, pairs["pair_id"][place], decision, "why")
     path, counts = export_cleaned(run, form, ties=False)

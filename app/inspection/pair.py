@@ -18,7 +18,12 @@ logger = logging.getLogger(__name__)
 
 def read_pair(digest: Digest, row: int) -> dict[str, Any]:
     """All columns of the pair at a place, its texts too; one row group is decoded for it."""
-    found = _row(str(digest.run / "pairs.parquet"), row)
+    return pair_in(digest.run, row)
+
+
+def pair_in(run: Path, row: int) -> dict[str, Any]:
+    """As `read_pair`, of a run's folder."""
+    found = _row(str(run / "pairs.parquet"), row)
     try:
         return found.to_pylist()[0]
     except UnicodeDecodeError:

@@ -12,7 +12,15 @@ from elements import Guide, chart, page_title
 from figures.overlay import GROUPS, final_values, run_curves
 from health import damage
 from inspection.step_metrics import noise_of
-from listing import ANALYSIS, WITHOUT_PAIRS, listed, report_of, resumable_at, training_runs
+from listing import (
+    ANALYSIS,
+    AUDIT,
+    WITHOUT_VISITS,
+    listed,
+    report_of,
+    resumable_at,
+    training_runs,
+)
 from marking import plain
 from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
@@ -96,7 +104,7 @@ def page() -> None:
     if chosen:
         _selected(root, chosen)
     reports(everything)
-    if chosen and chosen[0].problem is None and chosen[0].kind not in WITHOUT_PAIRS:
+    if chosen and chosen[0].problem is None and chosen[0].kind not in WITHOUT_VISITS:
         with contextlib.suppress(RunError):  # the pages that need it say what is wrong
             read_ahead(open_training(root, chosen[0].name))
 
@@ -104,7 +112,7 @@ def page() -> None:
 def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
     for run in chosen:
         _remark(run)
-    readable = [run for run in chosen if run.problem is None and run.kind not in WITHOUT_PAIRS]
+    readable = [run for run in chosen if run.problem is None and run.kind not in WITHOUT_VISITS]
     if not readable:
         return
     names = [run.name for run in readable]
@@ -143,11 +151,14 @@ def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
 def _remark(run: RunSummary) -> None:
     """What there is to know before looking at the run: that it is an analysis, or why it ended."""
     name = f"**{plain(run.name)}**"
-    if run.kind in WITHOUT_PAIRS:
+    if run.kind in WITHOUT_VISITS:
         report = report_of(run)
         found = f" Its report is {plain(str(report))}." if report else ""
-        what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
-        st.info(f"{name} is {what}, not a run on pairs." + found)
+        if run.kind == AUDIT:
+            st.info(f"{name} is a label audit; the page Label audit shows it." + found)
+        else:
+            what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
+            st.info(f"{name} is {what}, not a run on pairs." + found)
     remark = damage(run)
     if run.problem or run.reason:
         remark = run.problem or f"{run.state}: {run.reason}"

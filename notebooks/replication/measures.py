@@ -16,6 +16,7 @@ from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval, wilson
 from plc_core.data.slices import slices_of
 from plc_core.data.votes import VOTE_GROUPS
+from plc_core.label_audit import Audit
 
 Measure = dict[str, Any]
 
@@ -40,6 +41,41 @@ def accuracy(
         rows.append(_row("accuracy", group + name, share, *wilson(hits, n), n))
     correlation = float(stats.spearmanr(margins, longer).statistic)
     return [*rows, _row("length_correlation", group, correlation, n=len(margins))]
+
+
+def of_audit(audited: Audit) -> list[Measure]:
+    """What an audit of the noisy labels knew, against which of them are reversed.
+
+    flip_auroc and precision_100 of each evidence and of p_flip, its calibration, and the noise rate
+    with its interval.
+    """
+    flipped = np.array(audited.pairs.dataset["flipped"], dtype=bool)
+    p_flip, noise, n = audited.probabilities, audited.noise, len(audited.pairs)
+    turned, base = p_flip > 0.5, float(flipped.mean())
+    rate = math.nan if noise.rate is None else noise.rate
+    rows = [
+        _row("turned", "flipped", float(turned[flipped].mean()) if base else math.nan),
+        _row("turned", "not flipped", float(turned[~flipped].mean())),
+        _row("noise_rate", "audit", rate, noise.low, noise.high, n),
+        _row("brier", "audit p_flip", float(np.mean((p_flip - flipped) ** 2)), n=n),
+        _row("brier", "audit base rate", base * (1 - base), n=n),
+        _row("ece", "audit p_flip", _expected_calibration_error(p_flip, flipped), n=n),
+    ]
+    scores = {"audit p_flip": p_flip} | {
+        f"audit {name}": -np.nan_to_num(column) for name, column in audited.evidence.columns.items()
+    }
+    for name, score in scores.items():
+        if flipped.any():
+            rows.append(_auroc("flip_auroc", name, pd.Series(score), flipped))
+            top = np.argsort(-np.asarray(score), kind="stable")[:100]
+            rows.append(_row("precision_100", name, float(flipped[top].mean()), n=len(top)))
+    return rows
+
+
+def _expected_calibration_error(chances: np.ndarray, truth: np.ndarray, bins: int = 10) -> float:
+    """Mean over pairs of |mean chance - share true| of the pair's bin, ten of equal width."""
+    place = np.minimum((chances * bins).astype(int), bins - 1)
+    return float(np.abs(np.bincount(place, chances - truth)).sum() / len(chances))
 
 
 def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame) -> list[Measure]:
@@ -76,6 +112,10 @@ def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame
         ("p_flip", clear["p_flip"]),
     ):
         rows.append(_auroc("flip_auroc", name, score, flipped[~tie]))
+        if flipped[~tie].any():
+            top = np.argsort(-score.fillna(-np.inf).to_numpy(), kind="stable")[:100]
+            share = float(flipped[~tie][top].mean())
+            rows.append(_row("precision_100", name, share, n=len(top)))
         if name != "-margin":
             rows += _calibration(name, score.to_numpy(), flipped[~tie])
     per_token = table["margin"] / table["tokens"]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plc_core.engine.config import TrainConfig, as_number
 from plc_core.files import project_path
+from plc_core.label_audit.cleaning import POLICIES, Policy
 from plc_core.parameters import ParameterError, checked, read_yaml
 
 Slice = Literal["choice", "main", "frontier", "ties", "variants"]
@@ -52,7 +53,8 @@ class StudyConfig(BaseModel):
     learning_rates: list[float] = Field(default_factory=list)  # its grid
     betas: list[float] = Field(default_factory=list)
     choice_seeds: list[int] = Field(default_factory=list)
-    methods: dict[str, dict[str, Any]]  # name: parameters of TrainConfig; "dpo" is the baseline
+    # Name: parameters of TrainConfig; `audit` beside them names what an audit does before training.
+    methods: dict[str, dict[str, Any]]  # "dpo" is the baseline
     flip_rates: list[float]
     seeds: list[int]
     frontier: list[float] = Field(default_factory=list)  # of β, as factors, for DPO
@@ -76,6 +78,9 @@ class StudyConfig(BaseModel):
     def _consistent(self) -> StudyConfig:
         if "dpo" not in self.methods:
             raise ValueError('methods needs "dpo", the baseline')
+        audits = [m.get("audit") for m in (*self.methods.values(), *self.variants.values())]
+        if wrong := [name for name in audits if name is not None and name not in POLICIES]:
+            raise ValueError(f"audit names {wrong[0]!r}; known are {', '.join(POLICIES)}")
         if set(self.shares) != set(PARTS) or abs(sum(self.shares.values()) - 1) > 1e-6:
             raise ValueError(f"shares are of {', '.join(PARTS)} and sum to 1")
         if self.model != "world" and (self.scored is None or self.helpful is None):
@@ -113,6 +118,7 @@ class Job:
     tie_rate: float = 0.0
     mixture: str = "all"  # all, scored or helpful sources of the part train, or fresh pairs
     tags: Mapping[str, Any] = field(default_factory=dict)
+    audit: Policy | None = None  # what an audit of the noisy labels does before training
 
     @property
     def name(self) -> str:
@@ -154,7 +160,8 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
         if part == "main":
             for rate in study.flip_rates:
                 for name, changes in study.methods.items():
-                    yield Job(part, name, changes, seed, rate)
+                    values, audit = _audited(changes)
+                    yield Job(part, name, values, seed, rate, audit=audit)
         if part == "frontier":
             for rate in study.flip_rates:
                 for name, tag, factors in (
@@ -172,9 +179,15 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
         if part == "variants":
             for rate in study.variant_rates:
                 for name, changes in study.variants.items():
-                    values = dict(changes)
+                    values, audit = _audited(changes)
                     mixture = values.pop("mixture", "all")
-                    yield Job(part, name, values, seed, rate, mixture=mixture)
+                    yield Job(part, name, values, seed, rate, mixture=mixture, audit=audit)
+
+
+def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Policy | None]:
+    """The parameters of a training run, and what an audit does before it."""
+    values = dict(changes)
+    return values, values.pop("audit", None)
 
 
 def seed_by_seed(slices: Iterable[Iterable[Job]]) -> list[Job]:

@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,8 @@ from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.models import load_policy
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids
-from plc_core.files import RunError, cache_dir, exclusive, project_path, read_json, write_json
+from plc_core.files import RunError, cache_dir, project_path, read_json, write_json
+from plc_core.storage import cached_folder
 
 _WORLD_SEED = 20_260_102
 
@@ -57,11 +57,10 @@ def prepare(study: StudyConfig) -> Material:
         "split": [study.split_seed, study.shares, study.most_pairs, study.responses],
         "layout": 2,  # of the files in the folder
     }
-    folder = _folder(study.name, settings)
     prompts = _prompts(found.get("prompts"), study.responses)
-    with exclusive(folder):
-        if not folder.is_dir():
-            _split(study, found, folder, prompts)
+    folder = cached_folder(
+        _folder(study.name, settings), lambda new: _split(study, found, new, prompts)
+    )
     counts = read_json(folder / "counts.json")
     return Material({p.stem: str(p) for p in folder.glob("*.jsonl")}, counts, prompts)
 
@@ -108,14 +107,15 @@ def _world(study: StudyConfig) -> Material:
     """Pairs of held-out prompts of the embedded world; its training pairs are drawn by each run."""
     wanted = study.most_pairs.get("test", 2000)
     settings = {"world": wanted, "prompts": study.responses}
-    folder = _folder(study.name, settings)
     prompts = [[{"role": "user", "content": p.text}] for p in held_out_prompts(study.responses)]
-    with exclusive(folder):
-        if not folder.is_dir():
-            rows = _world_pairs(wanted)
-            voted = simulate_votes(pairs_from_rows(rows, source="world"), seed=_WORLD_SEED)
-            clear = [row for row in rows if not _is_tie(row)]
-            _write(folder, {"test": clear, "votes": _rows(voted)}, {"prompts": len(prompts)})
+
+    def write(folder: Path) -> None:
+        rows = _world_pairs(wanted)
+        voted = simulate_votes(pairs_from_rows(rows, source="world"), seed=_WORLD_SEED)
+        clear = [row for row in rows if not _is_tie(row)]
+        _write(folder, {"test": clear, "votes": _rows(voted)}, {"prompts": len(prompts)})
+
+    folder = cached_folder(_folder(study.name, settings), write)
     counts = read_json(folder / "counts.json")
     return Material({p.stem: str(p) for p in folder.glob("*.jsonl")}, counts, prompts)
 
@@ -150,18 +150,14 @@ def _rows(pairs: Pairs) -> list[dict[str, Any]]:
 
 
 def _write(folder: Path, files: Mapping[str, Sequence[Any]], counts: dict[str, Any]) -> None:
-    beside = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
     for name, rows in files.items():
         lines = (
             json.dumps({k: v for k, v in row.items() if v is not None and k != "mixture"})
             for row in rows
         )
-        (beside / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     sources = {name: Counter(row["source"] for row in rows) for name, rows in files.items()}
-    write_json(beside / "counts.json", counts | {"pairs": sources})
-    beside.rename(folder)
+    write_json(folder / "counts.json", counts | {"pairs": sources})
 
 
 def _folder(name: str, settings: dict[str, Any]) -> Path:

@@ -33,9 +33,11 @@ from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.engine.training_pairs import training_pairs
+from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
+from plc_core.label_audit import audit
+from plc_core.label_audit.evidence import Kind
 from plc_core.objective import Router
 from plc_core.progress import Progress
 from plc_core.runs import create_run
@@ -44,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 _SAMPLE_SEED = 20_260_103
 _SIDES = ("chosen", "rejected")
+_EVIDENCE: tuple[Kind, ...] = ("hidden states", "lengths", "words")
+"""Not the scores: a reversed label has them reversed too, so they would tell the truth."""
 VISIT_COLUMNS = [
     "pair_id", "step", "margin", "z", "q_clean", "q_flip", "q_tie", "weight", "p_flip"
 ]  # fmt: skip
@@ -103,12 +107,20 @@ class Laboratory:
         config = job.config(self.study, choice, self.material.files)
         config = config.model_copy(update={"runs_dir": str(self.scratch)})
         pairs = training_pairs(config, self.policy, self.tokenizer, self.progress)
+        fingerprint, audited = pairs.fingerprint, None
+        if job.audit is not None:
+            audited = audit(
+                pairs, self.study.model, evidence=_EVIDENCE, max_length=config.max_length
+            )
+            pairs = audited.cleaned(job.audit)
         tokens = tokenize_pairs(pairs, self.tokenizer, config.max_length, progress=self.progress)
         collator = self._collator(config.pairs_per_forward)
         if not self._verified:
             verify_packing(self.policy, tokens.dataset, self.bf16)
             self._verified = True
         dataset, _ = self._with_reference(tokens.dataset)
+        if job.audit in ("weight", "prior"):
+            dataset = with_pair_priors(dataset, tokens.pairs)
         set_seed(config.seed)
         objective, shadow = objectives(config)
         run = create_run(self.scratch, config.name, {"kind": "training"})
@@ -130,7 +142,12 @@ class Laboratory:
         visits, table = run.visits(VISIT_COLUMNS), _pairs_table(tokens.pairs)
         lengths = response_lengths(tokens.dataset)
         table["tokens"], table["longer"] = lengths.sum(1), lengths[:, 0] - lengths[:, 1]
-        found = measures.of_training(visits, table, run.metrics())
+        # After an audit the markers of corruption are no longer those of the labels in training.
+        found = (
+            measures.of_training(visits, table, run.metrics())
+            if audited is None
+            else measures.of_audit(audited)
+        )
         router = trainer.router
         assert router is not None  # every objective has its own or a shadow
         held_out = "select" if job.slice == "choice" else "test"
@@ -141,7 +158,8 @@ class Laboratory:
         if job.slice != "choice":
             found += self._agreement(margins, self._routed(router, margins, probe)[0])
             # People's votes are asked about as they are: of policies that saw the labels as given.
-            if "votes" in self.material.files and not (job.flip_rate or job.tie_rate):
+            voted_on = self.study.votes is not None or self.study.model == "world"
+            if voted_on and not (job.flip_rate or job.tie_rate):
                 probe = self.probe("votes")
                 voted = self._margins(policy, probe, config.beta)
                 q_flip, q_tie = self._routed(router, voted, probe)
@@ -163,7 +181,7 @@ class Laboratory:
             "workers": self.workers,
             "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "CPU",
             "model": self.identity,
-            "data": pairs.fingerprint,
+            "data": fingerprint,
             "calibration": router.calibration_order,
         }
         compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")

@@ -64,8 +64,8 @@ class PreferenceTrainer(CarriesObjective):
         args.logging_strategy = IntervalStrategy.NO
         args.logging_nan_inf_filter = False
         pairs = train_dataset.add_column("index", list(range(len(train_dataset))))
-        known = [name for name in _COLUMNS if name in pairs.column_names]
-        self._pairs = pairs.select_columns(known).with_format("numpy")
+        columns = [name for name in _COLUMNS if name in pairs.column_names]
+        self._pairs = pairs.select_columns(columns).with_format("numpy")
         super().__init__(
             model=model,
             args=args,

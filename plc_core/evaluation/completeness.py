@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.benchmarks import Benchmark, open_benchmark
+from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.judges.judgements import score_generations
 from plc_core.evaluation.judges.named import Judge
-from plc_core.evaluation.policies import Decoding
 from plc_core.evaluation.win_rate import Incomplete
 from plc_core.files import RunError, read_json, read_table
 from plc_core.progress import Progress

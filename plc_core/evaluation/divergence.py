@@ -11,8 +11,9 @@ import pyarrow as pa
 from plc_core.engine.logprobs import response_logps
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import prompt_ids
+from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.generate import answer_store
-from plc_core.evaluation.policies import Decoding, LocalPolicy
+from plc_core.evaluation.policies import LocalPolicy
 from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run
 

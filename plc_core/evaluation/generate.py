@@ -13,7 +13,8 @@ import pyarrow as pa
 from plc_core.data.dialogues import Turn
 from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
-from plc_core.evaluation.policies import Answer, Decoding, Policy
+from plc_core.evaluation.decoding import Decoding
+from plc_core.evaluation.policies import Answer, Policy
 from plc_core.files import (
     RunError,
     make_folder,

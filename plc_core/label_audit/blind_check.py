@@ -4,12 +4,14 @@ Pairs are drawn in strata of suspicion, so that few verdicts say something of al
 is weighted by how many pairs it stands for. A verdict is kept as a line of JSON.
 
     blind_check/pairs.json      which pairs are shown, on which side the chosen answer stands
-    blind_check/verdicts.jsonl  one line a verdict: pair, preferred side or neither, who, when
+    blind_check/verdicts.jsonl  one line a verdict: pair, preferred side or neither, who, when;
+                                without a side where the person took the verdict back
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +27,7 @@ from scipy.stats import beta
 from plc_core.files import RunError, read_json, write_json
 
 Verdict = Literal["left", "right", "neither"]
+VERDICTS: tuple[Verdict, ...] = ("left", "right", "neither")
 EDGES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Of the strata of p_flip."""
 _FOLDER = "blind_check"
@@ -87,7 +90,7 @@ class BlindCheck:
         Raises:
             RunError: where a check has begun, or the folder cannot be written.
         """
-        if self.verdicts():
+        if len(self.verdicts()):
             raise RunError(f"{self.folder} holds a check that has begun; go on with it.")
         self.folder.mkdir(exist_ok=True)
         write_json(self.folder / "pairs.json", {"shown": [vars(pair) for pair in shown]})
@@ -104,17 +107,31 @@ class BlindCheck:
 
     def add(self, pair_id: str, verdict: Verdict, who: str = "") -> None:
         """Keep one verdict; a later one of the same person on the pair replaces it."""
+        self._append(pair_id, verdict, who)
+
+    def take_back(self, pair_id: str, who: str = "") -> None:
+        """Forget the person's verdict on the pair: it is as if they had not judged it yet."""
+        self._append(pair_id, None, who)
+
+    def _append(self, pair_id: str, verdict: Verdict | None, who: str) -> None:
         row = {"pair_id": pair_id, "verdict": verdict, "who": who}
         line = json.dumps(row | {"at": datetime.now(UTC).isoformat(timespec="seconds")})
         path = self.folder / "verdicts.jsonl"
         try:
-            with FileLock(path.with_suffix(".lock")), path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with FileLock(path.with_suffix(".lock")), path.open("ab+") as file:
+                if file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        line = f"\n{line}"  # the line before was cut off by a kill
+                file.write(f"{line}\n".encode())
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}.") from None
 
     def verdicts(self) -> pd.DataFrame:
-        """The last verdict of each person on each pair: pair_id, verdict, who, at."""
+        """The last verdict of each person on each pair: pair_id, verdict, who, at.
+
+        In the order in which they were given, without those that were taken back.
+        """
         path = self.folder / "verdicts.jsonl"
         rows = []
         if path.exists():
@@ -123,10 +140,11 @@ class BlindCheck:
                     row = json.loads(line)
                 except ValueError:
                     continue  # cut off by a kill while it was written
-                if isinstance(row, dict) and {"pair_id", "verdict", "who", "at"} <= set(row):
+                if _is_verdict(row):
                     rows.append(row)
         table = pd.DataFrame(rows, columns=["pair_id", "verdict", "who", "at"])
-        return table.drop_duplicates(["pair_id", "who"], keep="last", ignore_index=True)
+        table = table.drop_duplicates(["pair_id", "who"], keep="last")
+        return table.dropna(subset="verdict").reset_index(drop=True)
 
     def checked(self) -> pd.DataFrame:
         """One row a pair that was judged: pair_id, stratum, stands_for, reversed, neither.
@@ -152,6 +170,13 @@ class BlindCheck:
             )
         names = ["pair_id", "stratum", "stands_for", "reversed", "neither"]
         return pd.DataFrame(rows, columns=names)
+
+
+def _is_verdict(row: object) -> bool:
+    names = ("pair_id", "who", "at")
+    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in names):
+        return False
+    return row.get("verdict", "") in (*VERDICTS, None)
 
 
 def verified(checked: pd.DataFrame, p_flip: Mapping[str, float]) -> pd.DataFrame:

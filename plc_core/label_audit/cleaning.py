@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plc_core.data import Pairs
-from plc_core.data.pairs import SCHEMA, set_column, swap
+from plc_core.data.corruption.flips import reverse
+from plc_core.data.pairs import SCHEMA, set_column
 from plc_core.files import RunError, replacing
 from plc_core.runs.cleaned import Format, conversational, table_writer
 from plc_core.runs.own_columns import own_columns
@@ -55,7 +56,8 @@ def cleaned(
             return batch.filter(pa.array(~turned))
         told = p_flip[here]
         if policy == "flip":
-            batch = swap(batch, pa.array(turned))
+            # The marker turns with the sides: tokens are found by the order as it was read.
+            batch = reverse(batch, turned)
             told = np.where(turned, 1 - told, told)
         elif policy == "weight":
             told = np.minimum(told, 0.5)

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plc_core.files import RunError, read_table, write_table
-from plc_core.label_audit.blind_check import BlindCheck, verified
+from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
 
@@ -120,3 +120,10 @@ class AuditFolder:
         """What people found, by stratum of suspicion; see `blind_check.verified`."""
         chances = dict(zip(self.table["pair_id"], self.table["p_flip"], strict=True))
         return verified(self.check.checked(), chances)
+
+    def precision(self) -> pd.DataFrame:
+        """The row of all pairs of `verified`, of those more likely reversed than not (p_flip from
+        0.5 on); without a row where none of them was checked."""
+        checked = self.check.checked()
+        chances = dict(zip(self.table["pair_id"], self.table["p_flip"], strict=True))
+        return verified(checked[checked["stratum"] >= EDGES.index(0.5)], chances).tail(1)

@@ -91,7 +91,9 @@ def out_of_fold(rows: Rows, folds: NDArray[np.int64]) -> Probe:
         for fold in range(count):
             mine = np.flatnonzero(folds[places] == fold)
             read = block[mine] @ weights[fold].reshape(len(scale), -1)
-            readings[:, places.start + mine] = read.reshape(len(mine), -1, 2).swapaxes(0, 1)
+            readings[:, places.start + mine] = read.reshape(len(mine), len(PENALTIES), 2).swapaxes(
+                0, 1
+            )
     return best(readings, PENALTIES)
 
 

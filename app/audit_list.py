@@ -1,0 +1,162 @@
+"""The pairs of a label audit: a list, the most suspicious first, and one of them side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import streamlit as st
+from audit_words import row_of, texts_of
+from inspection.database import frame
+from inspection.text_search import search
+from marking import literal, marked, numbers_line, plain, prompt_turns
+from numpy.typing import NDArray
+from pair_view import text_of
+from selection import choose_pair, chosen_pair, clicked_rows, select_rows
+from state import FLAG, TEXT, TEXTS, kept
+
+from plc_core.label_audit.folder import AuditFolder
+
+MOST_LISTED = 1_000
+"""Pairs that are listed at once: a filter brings others up."""
+
+SNIPPET = 160
+WHOLE = "audit_whole"
+_SECONDS = 20
+ORDERS = {
+    "suspicious": "most suspicious first",
+    "trusted": "least suspicious first",
+    "file": "as in the file",
+}
+
+
+def audited_pairs(folder: AuditFolder) -> None:
+    """The list with its filters, and the pair that was clicked."""
+    with st.container(key="split"):
+        listing, reading = st.columns([0.46, 0.54], gap="medium")
+    with listing:
+        rows, order = _filtered(folder)
+        pair_id = chosen_pair()
+        row = row_of(folder, pair_id) if pair_id else None
+        if pair_id and row is None:
+            st.warning(f"This audit has no pair {plain(pair_id)}.")
+        elif row is None and len(rows):
+            row = int(rows[0])
+        _table(folder, rows, order, row)
+    with reading:
+        if row is not None and len(rows):  # what was shown before would look like what was found
+            changed = (folder.run.path / "pairs.parquet").stat().st_mtime_ns
+            place = st.container()
+            html, cut = _pair(str(folder.run.path), changed, row, False, folder)
+            if cut and st.toggle("Show the whole of long answers", key=kept(WHOLE, False, FLAG)):
+                html, _ = _pair(str(folder.run.path), changed, row, True, folder)
+            place.html(html)
+
+
+def _filtered(folder: AuditFolder) -> tuple[NDArray[np.int64], str]:
+    """The places of the pairs that the filters let through, in order, and the order's name."""
+    table = folder.table
+    sources = sorted(table["source"].dropna().unique().tolist())
+    left, right = st.columns(2)
+    text = left.text_input("Search in texts", key=kept("audit_text", "", TEXT))
+    by = right.selectbox(
+        "Order",
+        list(ORDERS),
+        key=kept("audit_order", "suspicious", TEXT, list(ORDERS)),
+        format_func=ORDERS.__getitem__,
+    )
+    passed = np.ones(len(table), dtype=bool)
+    if len(sources) > 1:
+        picked = st.multiselect("Source", sources, key=kept("audit_source", [], TEXTS, sources))
+        if picked:
+            passed &= table["source"].isin(picked).to_numpy()
+    if text:
+        found = search(folder.run.path, text)
+        found.wait(_SECONDS, whole=True)
+        if not found.ended:
+            st.warning(f"Searched so far: {found.read:,} of {found.total:,} pairs.")
+        hit = np.zeros(len(table), dtype=bool)
+        hit[found.rows().places] = True
+        passed &= hit
+    sign = {"suspicious": -1.0, "trusted": 1.0, "file": 0.0}[by]
+    order = np.argsort(sign * table["p_flip"].to_numpy(), kind="stable")
+    return order[passed[order]], by
+
+
+def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | None) -> None:
+    total, listed = len(folder.table), rows[:MOST_LISTED]
+    of = f"{len(rows):,} of {total:,} pairs, {ORDERS[order]}"
+    st.caption(of + (f"; the first {MOST_LISTED:,}" if len(rows) > MOST_LISTED else ""))
+    if not len(listed):
+        st.info("No pair matches these filters.")
+        return
+    own, path = folder.table.iloc[listed], folder.run.path / "pairs.parquet"
+    shown = pd.DataFrame(
+        {
+            "p_flip": own["p_flip"].to_numpy(),
+            "pair": _snippets(str(path), path.stat().st_mtime_ns, listed),
+            "reason": own["reason"].to_numpy(),
+            "source": own["source"].to_numpy(),
+        }
+    )
+    ids = own["pair_id"].tolist()
+    key = "audit_table"
+
+    def selected() -> None:
+        for place in clicked_rows(key)[:1]:
+            choose_pair(ids[place])
+
+    select_rows(key, np.flatnonzero(listed == row).tolist() if row is not None else [])
+    text = st.column_config.TextColumn
+    st.dataframe(
+        shown,
+        key=key,
+        hide_index=True,
+        height=560 if len(shown) > 16 else "content",
+        row_height=29,
+        on_select=selected,
+        selection_mode=["single-row", "single-cell"],
+        column_config={
+            "p_flip": st.column_config.NumberColumn(format="%.3f", width=65, pinned=True),
+            "pair": text(width=200),
+            "reason": text(width=190),
+            "source": text(width=100),
+        },
+    )
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _snippets(path: str, changed: int, rows: NDArray[np.int64]) -> list[str]:
+    """The beginnings of the last turn of the prompts; of the chosen answers without a prompt."""
+    wanted = pa.table({"row": rows, "place": np.arange(len(rows))})
+    found = frame(
+        f"SELECT left(coalesce(nullif(trim(list_last(prompt).content), ''), chosen), {SNIPPET}) "
+        "AS said FROM read_parquet($1, file_row_number = true) AS p "
+        "JOIN wanted ON p.file_row_number = wanted.row ORDER BY wanted.place",
+        [path],
+        {"wanted": wanted},
+    )
+    return [" ".join(str(text or "").split()) for text in found["said"]]
+
+
+@st.cache_resource(max_entries=100, show_spinner=False)
+def _pair(run: str, changed: int, row: int, whole: bool, _folder: AuditFolder) -> tuple[str, bool]:
+    """A pair as HTML that shows its texts literally; whether an answer is cut in it."""
+    pair, judged = texts_of(_folder, row), _folder.table.iloc[row]
+    answers = marked(text_of(pair.get("chosen")), text_of(pair.get("rejected")), whole)
+    numbers = {"p_flip": f"{judged['p_flip']:.3f}"}
+    if pd.notna(judged["p_tie"]):
+        numbers["p_tie"] = f"{judged['p_tie']:.2f}"
+    columns = ""
+    for kind, html in zip(("chosen", "rejected"), answers[:2], strict=True):
+        score = pair.get(f"score_{kind}")
+        said = kind if score is None or pd.isna(score) else f"{kind} · score {score:g}"
+        columns += f'<div><div class="plc-role">{said}</div>{html}</div>'
+    html = (
+        f'<div class="plc-id">{literal(str(judged["pair_id"]))}</div>{numbers_line(numbers, {})}'
+        f'<div class="plc-reason">{literal(str(judged["reason"] or "Nothing speaks against it."))}'
+        f'</div><div class="plc-prompt">{prompt_turns(pair.get("prompt"))}</div>'
+        f'<div class="plc-answers">{columns}</div>'
+        f'<div class="plc-note">{literal(answers.note)}</div>'
+    )
+    return html, answers.cut

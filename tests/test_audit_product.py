@@ -1,0 +1,227 @@
+"""What an audit is used for: mended pairs, a run folder, a blind check, priors in training."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import plc_core
+from plc_core import TrainConfig, flip_labels, load_pairs, train
+from plc_core.data import DataError
+from plc_core.files import RunError
+from plc_core.label_audit.blind_check import BlindCheck, draw, verified
+from plc_core.label_audit.contradictions import questions, reconciled
+from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
+from plc_core.label_audit.other_models import run_margins
+from plc_core.runs import create_run, open_run
+
+
+def rows(count):
+    """Preferred answers have good words; every row has an annotator."""
+    rng = np.random.default_rng(0)
+    good, bad, plain = ("precise clear exactly", "dunno whatever lol", "the a of to in and")
+
+    def answer(words):
+        return " ".join(rng.choice([*plain.split()] * 3 + words.split(), 12))
+
+    return [
+        {"prompt": f"question {n}", "chosen": f"{answer(good)} {n}",
+         "rejected": f"{answer(bad)} {n}", "annotator": "ab"[n % 2], "id": n}
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory):
+    clean = load_pairs(written(tmp_path_factory.mktemp("pairs") / "pairs.jsonl", rows(400)))
+    return flip_labels(clean, 0.2, seed=1)
+
+
+@pytest.fixture(scope="module")
+def audited(noisy):
+    return plc_core.audit(noisy, evidence=["words", "lengths"])
+
+
+@pytest.fixture
+def folder(audited, tmp_path):
+    run = create_run(tmp_path, "mine", {"kind": KIND})
+    save_audit(audited, run, ["source", "annotator"])
+    return AuditFolder(open_run(run.path))
+
+
+# ---- pairs as the audit leaves them -----------------------------------------------------------
+
+
+def test_turned_labels_are_turned_in_training_too(audited, noisy):
+    """Tokens are found by the order in which a pair was read: the marker turns with the sides."""
+    turned = audited.cleaned("flip").dataset
+    wrong = audited.probabilities > 0.5
+    assert wrong.any()
+    for mended, given, is_wrong in zip(turned, noisy.dataset, wrong, strict=True):
+        assert (mended["chosen"] == given["rejected"]) == is_wrong
+        assert (mended["flipped"] != given["flipped"]) == is_wrong
+    assert np.mean(turned["flipped"]) < 0.05
+
+
+def test_every_policy_tells_p_flip_of_the_label_as_it_stands(audited):
+    p, wrong = audited.probabilities, audited.probabilities > 0.5
+    told = {}
+    for policy in ("flip", "weight", "prior"):
+        metadata = audited.cleaned(policy).dataset["metadata"]
+        told[policy] = np.array([json.loads(text)["p_flip"] for text in metadata])
+    np.testing.assert_allclose(told["flip"], np.where(wrong, 1 - p, p), atol=1e-6)
+    np.testing.assert_allclose(told["weight"], np.minimum(p, 0.5), atol=1e-6)
+    np.testing.assert_allclose(told["prior"], p, atol=1e-6)
+    assert len(audited.cleaned("drop")) == (~wrong).sum()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_an_export_is_read_back_with_the_users_columns(audited, tmp_path, ending):
+    path = audited.export(tmp_path / f"clean.{ending}", policy="flip")
+    back = load_pairs(path)
+    assert back.dataset["chosen"][:] == audited.cleaned("flip").dataset["chosen"][:]
+    own = [json.loads(text) for text in back.dataset["metadata"]]
+    assert [row["id"] for row in own] == list(range(400))
+    assert {"annotator", "p_flip"} <= set(own[0])
+    with pytest.raises(RunError, match=r"should end in \.jsonl or \.parquet"):
+        audited.export(tmp_path / "clean.csv")
+
+
+# ---- labels that contradict each other --------------------------------------------------------
+
+
+def test_of_two_labels_that_contradict_each_other_one_is_wrong():
+    question, lower = np.array([0, 0, 1]), np.array([True, False, True])
+    found = reconciled(np.array([0.5, 0.1, 0.3]), question, lower)
+    assert found[0] + found[1] == pytest.approx(1)
+    assert found[0] == pytest.approx(0.9)  # even odds against nine to one
+    assert found[2] == 0.3
+    three = reconciled(np.full(3, 0.2), np.zeros(3, int), np.array([True, True, False]))
+    assert three[0] == pytest.approx(0.2)  # (1/4)^2 against 4 for the other way: odds of 4
+    assert three[2] == pytest.approx(0.8)
+
+
+def test_contradicting_rows_are_found_and_said(tmp_path):
+    many = rows(200)
+    again = {**many[3], "chosen": many[3]["rejected"], "rejected": many[3]["chosen"], "id": 999}
+    found = plc_core.audit(written(tmp_path / "twice.jsonl", [*many, again]), evidence=["words"])
+    asked, _ = questions(found.pairs)
+    two = np.flatnonzero(asked == asked[3])
+    assert len(two) == 2
+    assert found.probabilities[two].sum() == pytest.approx(1)
+    assert all(
+        "contradict" in found.why[row] or "prefers the other" in found.why[row] for row in two
+    )
+
+
+# ---- the run folder ---------------------------------------------------------------------------
+
+
+def test_an_audit_is_read_back_from_its_folder(folder, audited):
+    np.testing.assert_array_equal(folder.table["p_flip"], audited.probabilities)
+    np.testing.assert_allclose(folder.p_flip(), audited.probabilities)
+    assert folder.noise() == audited.noise
+    assert folder.said["sentences"] == audited.sentences()
+    by = pd.read_csv(folder.run.path / "tables" / "noise-by-annotator.csv")
+    assert by["group"].tolist() == ["a", "b"]
+
+
+# ---- a blind check ----------------------------------------------------------------------------
+
+
+def test_a_blind_check_shows_every_level_of_suspicion_and_no_side(audited):
+    ids = audited.pairs.dataset["pair_id"][:]
+    shown = draw(ids, audited.probabilities, 60)
+    assert len({pair.pair_id for pair in shown}) == 60
+    assert 0.3 < np.mean([pair.chosen_left for pair in shown]) < 0.7
+    sizes = pd.Series([pair.stratum for pair in shown]).value_counts()
+    present = np.unique(np.searchsorted((0, 0.1, 0.25, 0.5, 0.75), audited.probabilities, "right"))
+    assert len(sizes) == len(present)
+    assert sum(pair.stands_for for pair in shown) == pytest.approx(len(ids))
+
+
+def test_what_people_find_moves_the_noise_rate(folder, audited, noisy):
+    truth = dict(zip(noisy.dataset["pair_id"], noisy.dataset["flipped"], strict=True))
+    check = BlindCheck(folder.run.path)
+    check.start(draw(folder.table["pair_id"].tolist(), audited.probabilities, 120))
+    before = folder.noise()
+    for pair in check.shown():
+        label_is_right = not truth[pair.pair_id]
+        left = pair.chosen_left == label_is_right
+        check.add(pair.pair_id, "left" if left else "right", "ada")
+    table = folder.verified().set_index("p_flip")
+    overall = table.loc["all pairs"]
+    assert overall["low"] <= 0.2 <= overall["high"]
+    assert table["pairs"].iloc[:-1].sum() == 120
+    after = folder.noise()
+    assert after.high - after.low < before.high - before.low
+    assert after.low <= 0.2 <= after.high
+
+
+def test_a_verdict_is_replaced_by_a_later_one_of_the_same_person(folder):
+    check = folder.check
+    (pair,) = draw(folder.table["pair_id"].tolist()[:1], np.array([0.6]), 1)
+    check.start([pair])
+    for_label, against = ("left", "right") if pair.chosen_left else ("right", "left")
+    check.add(pair.pair_id, against, "ada")
+    check.add(pair.pair_id, for_label, "ada")
+    check.add(pair.pair_id, against, "bob")
+    (row,) = check.checked().to_dict("records")
+    assert row["reversed"] == 0.5
+    assert verified(check.checked(), {pair.pair_id: 0.6})["reversed"].iloc[0] == 0.5
+    with pytest.raises(RunError, match="has begun"):
+        check.start([pair])
+
+
+# ---- priors of pairs in training --------------------------------------------------------------
+
+TINY = {"num_pairs": 32, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 0}
+
+
+@pytest.fixture(scope="module")
+def world_file(tmp_path_factory):
+    """32 pairs of the world as a file, each with its own p_flip but the last."""
+    path = tmp_path_factory.mktemp("world") / "pairs.jsonl"
+    fields = ("prompt", "chosen", "rejected")
+    kept = [{name: row[name] for name in fields} for row in load_pairs("world", 32).dataset]
+    told = np.linspace(0, 1, len(kept) - 1)
+    return written(path, [row | {"p_flip": float(p)} for row, p in zip(kept, told, strict=False)])
+
+
+def test_a_run_routes_each_pair_by_its_own_prior(world_file, tmp_path):
+    config = TrainConfig(name="own", runs_dir=str(tmp_path), data=str(world_file), pair_priors=True,
+                         recipe="balanced", **TINY)  # fmt: skip
+    run = train(config)
+    visits = run.visits().set_index("pair_id")
+    metadata = run.pairs(["pair_id", "metadata"]).set_index("pair_id")["metadata"]
+    told = metadata.map(lambda text: json.loads(text or "{}").get("p_flip"))
+    clean, flip, tie = config.prior
+    f = told.fillna(flip / (clean + flip)).astype(float).loc[visits.index]
+    prior = np.stack(((1 - tie) * (1 - f), (1 - tie) * f, np.full(len(f), tie)), 1)
+    z = visits["z"].to_numpy()
+    with np.errstate(divide="ignore"):
+        energy = np.log(prior) + np.stack((z / 0.75, -z / 0.75, -abs(z) / 1.0), 1)
+    q = np.exp(energy - energy.max(1, keepdims=True))
+    q /= q.sum(1, keepdims=True)
+    np.testing.assert_allclose(visits[["q_clean", "q_flip", "q_tie"]].to_numpy(), q, atol=2e-3)
+    found = run_margins(run, load_pairs(world_file))
+    np.testing.assert_allclose(found, visits.loc[load_pairs(world_file).dataset["pair_id"][:], "z"])
+
+
+def test_priors_that_are_not_there_are_a_sentence(tmp_path):
+    plain = written(tmp_path / "plain.jsonl", [
+        {name: row[name] for name in ("prompt", "chosen", "rejected")}
+        for row in load_pairs("world", 20).dataset
+    ])  # fmt: skip
+    with pytest.raises(DataError, match="needs the column p_flip"):
+        train(
+            TrainConfig(name="x", runs_dir=str(tmp_path), data=str(plain), pair_priors=True, **TINY)
+        )
+    with pytest.raises(ValueError, match="pair_priors are of the labels as the data have them"):
+        TrainConfig(name="x", pair_priors=True, flip_rate=0.1)
