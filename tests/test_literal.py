@@ -229,6 +229,7 @@ def test_the_page_of_answers_shows_each_of_them_literally(address: str, page: An
     for number in range(len(PAYLOADS)):
         page.goto(f"{address}/wins?run=odd%3D1%2B1&prompt={number:016x}")
         expect(page.get_by_text("The answers behind a cell")).to_be_visible()
+        expect(page.locator(".plc-text").first).to_be_visible()
         settled(page)
         assert_untouched(page)
         assert PAYLOADS[number % len(PAYLOADS)] in page.locator(".plc-text").all_text_contents()
