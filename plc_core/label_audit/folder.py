@@ -23,6 +23,7 @@ from plc_core.files import RunError, read_table, write_table
 from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
+from plc_core.storage import list_checksums
 
 if TYPE_CHECKING:
     from plc_core.label_audit.audit import Audit
@@ -51,6 +52,7 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     for column, table in groups.items():
         name = "".join(c if c.isalnum() else "-" for c in column)
         table.to_csv(folder / f"noise-by-{name}.csv", index=False)
+    list_checksums(folder)
     run.update_info(
         data={
             "origin": audit.pairs.origin,
@@ -78,7 +80,8 @@ class AuditFolder:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a pair, in the order of the pairs: pair_id, p_flip, p_tie, margin, reason, …"""
-        return read_table(self.run.path / "audit.parquet").to_pandas()
+        path = self.run.path / "audit.parquet"
+        return read_table(path, sealed=self.run.has_checksums).to_pandas()
 
     @cached_property
     def said(self) -> dict[str, Any]:
