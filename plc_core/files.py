@@ -37,7 +37,12 @@ def cache_dir() -> Path:
     chosen = os.environ.get("PLC_CACHE")
     if chosen:
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without one, as in a container
+        raise RunError(
+            "There is no home folder for the cache. Set PLC_CACHE to a folder."
+        ) from None
     return Path(base) / "plc_core"
 
 
