@@ -167,6 +167,8 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
     With `sealed`, a file without a checksum counts as damaged.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device would never come to an end
+            raise OSError("it is not a regular file")
         raw = path.read_bytes()
         content = json.loads(raw.decode())
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
 from plc_core.files import RunError, cache_dir, read_table, write_table
 from plc_core.runs import open_run, resolve
-from plc_core.runs.decisions import decide
+from plc_core.runs.decisions import decide, read_decisions
 from plc_core.runs.listing import list_runs
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
@@ -132,6 +132,31 @@ def test_a_symlinked_runs_folder_is_listed_and_opened_as_it_is(run, tmp_path):
     through = open_run(resolve(link, "whole"))
     assert digest(through).folder == digest(run).folder
     pd.testing.assert_frame_equal(through.visits(), run.visits())
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "status.json", "pairs.parquet", "visits/x", "decisions/decisions.jsonl"]
+)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused_and_not_waited_for(run, name, kind):
+    """Either would be read without an end; one that comes back to this line was not opened."""
+    part = name.replace("visits/x", "visits/00000000-00000000.parquet")
+    path = run.path / part
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    list_runs(run.path.parent)
+    with pytest.raises(RunError, match=r"regular file|leads outside|is a link"):
+        found = open_run(run.path)
+        read_decisions(found)
+        digest(found)
+        found.status  # noqa: B018
+    if name.endswith("parquet") or name == "visits/x":
+        with pytest.raises(RunError, match="regular file"):
+            open_run(run.path).pairs() if name == "pairs.parquet" else open_run(run.path).visits()
 
 
 # ---- two at once --------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
 
 
 def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -> Iterator[Row]:
-    """Rows by the header's names, as csv.DictReader gives them; blank lines are none, but bounded."""
+    """Rows by the header's names, as csv.DictReader gives them; blank lines are none."""
     text = io.TextIOWrapper(stream, without_mark(encoding), newline="")
     limit = csv.field_size_limit(2**31 - 1)
     header = re.split(rb"[\r\n]", stream.peek(CHUNK)[:CHUNK])[0].decode(encoding, "ignore")

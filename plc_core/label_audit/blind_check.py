@@ -151,7 +151,7 @@ class BlindCheck:
         path = self.folder / "verdicts.jsonl"
         rows = []
         try:
-            lines = path.read_bytes().splitlines() if path.exists() else []
+            lines = path.read_bytes().splitlines() if path.is_file() else []
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}.") from None
         for number, line in enumerate(lines, start=1):

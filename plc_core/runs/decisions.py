@@ -230,6 +230,8 @@ def _stamp(path: Path) -> _Stamp | None:
         return None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error}") from None
+    if not path.is_file():
+        raise RunError(f"{path} cannot be read: it is not a regular file.")
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
