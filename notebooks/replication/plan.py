@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plc_core.engine.config import TrainConfig, as_number
 from plc_core.files import project_path
-from plc_core.label_audit.cleaning import POLICIES, Policy
+from plc_core.label_audit.cleaning import Policy
+from plc_core.label_audit.evidence import Kind
 from plc_core.parameters import ParameterError, checked, read_yaml
 
 Slice = Literal["choice", "main", "frontier", "ties", "variants"]
@@ -32,6 +33,19 @@ class Choice(BaseModel):
     @classmethod
     def _numbers(cls, values: Any) -> Any:
         return {k: as_number(v) for k, v in values.items()} if isinstance(values, dict) else values
+
+
+class AuditStep(BaseModel):
+    """What an audit of the noisy labels does before training; in a study also as its policy alone.
+
+    Reversed labels have reversed scores, so those are no evidence: they would tell the truth.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: Policy
+    evidence: tuple[Kind, ...] = ("hidden states", "lengths", "words")
+    alike: bool = False  # every pair gets the mean p_flip: what is known without knowing which
 
 
 class StudyConfig(BaseModel):
@@ -78,9 +92,8 @@ class StudyConfig(BaseModel):
     def _consistent(self) -> StudyConfig:
         if "dpo" not in self.methods:
             raise ValueError('methods needs "dpo", the baseline')
-        audits = [m.get("audit") for m in (*self.methods.values(), *self.variants.values())]
-        if wrong := [name for name in audits if name is not None and name not in POLICIES]:
-            raise ValueError(f"audit names {wrong[0]!r}; known are {', '.join(POLICIES)}")
+        for changes in (*self.methods.values(), *self.variants.values()):
+            _audited(changes)
         if set(self.shares) != set(PARTS) or abs(sum(self.shares.values()) - 1) > 1e-6:
             raise ValueError(f"shares are of {', '.join(PARTS)} and sum to 1")
         if self.model != "world" and (self.scored is None or self.helpful is None):
@@ -118,7 +131,7 @@ class Job:
     tie_rate: float = 0.0
     mixture: str = "all"  # all, scored or helpful sources of the part train, or fresh pairs
     tags: Mapping[str, Any] = field(default_factory=dict)
-    audit: Policy | None = None  # what an audit of the noisy labels does before training
+    audit: AuditStep | None = None
 
     @property
     def name(self) -> str:
@@ -184,10 +197,13 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                     yield Job(part, name, values, seed, rate, mixture=mixture, audit=audit)
 
 
-def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Policy | None]:
+def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], AuditStep | None]:
     """The parameters of a training run, and what an audit does before it."""
     values = dict(changes)
-    return values, values.pop("audit", None)
+    step = values.pop("audit", None)
+    if step is None:
+        return values, None
+    return values, AuditStep.model_validate({"policy": step} if isinstance(step, str) else step)
 
 
 def seed_by_seed(slices: Iterable[Iterable[Job]]) -> list[Job]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -37,7 +38,6 @@ from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
 from plc_core.label_audit import audit
-from plc_core.label_audit.evidence import Kind
 from plc_core.objective import Router
 from plc_core.progress import Progress
 from plc_core.runs import create_run
@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 _SAMPLE_SEED = 20_260_103
 _SIDES = ("chosen", "rejected")
-_EVIDENCE: tuple[Kind, ...] = ("hidden states", "lengths", "words")
-"""Not the scores: a reversed label has them reversed too, so they would tell the truth."""
 VISIT_COLUMNS = [
     "pair_id", "step", "margin", "z", "q_clean", "q_flip", "q_tie", "weight", "p_flip"
 ]  # fmt: skip
@@ -109,17 +107,20 @@ class Laboratory:
         pairs = training_pairs(config, self.policy, self.tokenizer, self.progress)
         fingerprint, audited = pairs.fingerprint, None
         if job.audit is not None:
-            audited = audit(
-                pairs, self.study.model, evidence=_EVIDENCE, max_length=config.max_length
-            )
-            pairs = audited.cleaned(job.audit)
+            step = job.audit
+            model = self.study.model if "hidden states" in step.evidence else None
+            audited = audit(pairs, model, evidence=step.evidence, max_length=config.max_length)
+            if step.alike:
+                mean = np.full(len(audited.pairs), audited.probabilities.mean())
+                audited = dataclasses.replace(audited, probabilities=mean)
+            pairs = audited.cleaned(step.policy)
         tokens = tokenize_pairs(pairs, self.tokenizer, config.max_length, progress=self.progress)
         collator = self._collator(config.pairs_per_forward)
         if not self._verified:
             verify_packing(self.policy, tokens.dataset, self.bf16)
             self._verified = True
         dataset, _ = self._with_reference(tokens.dataset)
-        if job.audit in ("weight", "prior"):
+        if job.audit is not None and job.audit.policy in ("weight", "prior"):
             dataset = with_pair_priors(dataset, tokens.pairs)
         set_seed(config.seed)
         objective, shadow = objectives(config)
