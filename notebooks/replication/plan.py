@@ -14,8 +14,8 @@ from plc_core.label_audit.cleaning import Policy
 from plc_core.label_audit.evidence import Kind
 from plc_core.parameters import ParameterError, checked, read_yaml
 
-Slice = Literal["choice", "main", "frontier", "ties", "variants"]
-SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants")
+Slice = Literal["choice", "main", "frontier", "ties", "variants", "evidence"]
+SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants", "evidence")
 
 PARTS = ("train", "select", "test", "reward")
 """The parts of the pairs; no two share a prompt."""
@@ -78,6 +78,9 @@ class StudyConfig(BaseModel):
     tie_train: dict[str, Any] = Field(default_factory=dict)  # parameters of the tie jobs
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # one change each
     variant_rates: list[float] = Field(default_factory=list)
+    # Audits beside their rivals, of labels reversed as these parameters say; nothing is trained.
+    evidence: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    evidence_rates: list[float] = Field(default_factory=list)
     responses: int = Field(0, ge=0)  # prompts that every trained policy answers
     response_tokens: int = Field(128, gt=0)
 
@@ -189,10 +192,17 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                 for name in study.tie_methods:
                     changes = study.methods[name] | study.tie_train
                     yield Job(part, name, changes, seed, tie_rate=rate)
-        if part == "variants":
-            for rate in study.variant_rates:
-                for name, changes in study.variants.items():
+        if part in ("variants", "evidence"):
+            named, rates = (
+                (study.variants, study.variant_rates)
+                if part == "variants"
+                else (study.evidence, study.evidence_rates)
+            )
+            for rate in rates:
+                for name, changes in named.items():
                     values, audit = _audited(changes)
+                    if part == "evidence":
+                        audit = audit or AuditStep(policy="flip")
                     mixture = values.pop("mixture", "all")
                     yield Job(part, name, values, seed, rate, mixture=mixture, audit=audit)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import logging
 import time
 from collections.abc import Sequence
@@ -17,12 +18,12 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PrinterCallback, set_seed
 
-from notebooks.replication import measures
+from notebooks.replication import measures, rivals
 from notebooks.replication.plan import Choice, Job, StudyConfig
 from notebooks.replication.results import job_row
 from notebooks.replication.reward import RewardHead, response_features, reward_head
 from notebooks.replication.splits import Material
-from plc_core.data import load_pairs, vote_groups
+from plc_core.data import Pairs, load_pairs, vote_groups
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.language import parse_prompt
 from plc_core.engine.arguments import training_arguments
@@ -37,7 +38,9 @@ from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
-from plc_core.label_audit import audit
+from plc_core.label_audit import Audit, audit
+from plc_core.label_audit.hidden_states import read_model
+from plc_core.label_audit.probe import prompt_folds
 from plc_core.objective import Router
 from plc_core.progress import Progress
 from plc_core.runs import create_run
@@ -110,6 +113,10 @@ class Laboratory:
             step = job.audit
             model = self.study.model if "hidden states" in step.evidence else None
             audited = audit(pairs, model, evidence=step.evidence, max_length=config.max_length)
+            if job.slice == "evidence":
+                found = measures.of_audit(audited, self._rivals(audited))
+                row = job_row(job, config) | self._made(started, len(audited.pairs), fingerprint)
+                return Outcome(row, _named(job, found), [], pd.DataFrame())
             if step.alike:
                 mean = np.full(len(audited.pairs), audited.probabilities.mean())
                 audited = dataclasses.replace(audited, probabilities=mean)
@@ -173,20 +180,50 @@ class Laboratory:
                 rewards = self._responses(plain)
                 columns = ([r[k] for r in rewards] for k in ("reward", "kl", "tokens"))
                 found += measures.of_responses(*columns)
-        row = job_row(job, config) | {
-            "pairs": len(dataset),
+        row = job_row(job, config) | self._made(started, len(dataset), fingerprint)
+        row |= {
             "steps": trainer.state.global_step,
             "tokens": int(pair_sizes(dataset).sum()),
             "train_seconds": train_seconds,
+            "calibration": router.calibration_order,
+        }
+        compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")
+        return Outcome(row, _named(job, found), _named(job, rewards), compact.assign(job=job.name))
+
+    def _made(self, started: float, pairs: int, fingerprint: str) -> dict[str, Any]:
+        return {
+            "pairs": pairs,
             "seconds": time.monotonic() - started,
             "workers": self.workers,
             "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "CPU",
             "model": self.identity,
             "data": fingerprint,
-            "calibration": router.calibration_order,
         }
-        compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")
-        return Outcome(row, _named(job, found), _named(job, rewards), compact.assign(job=job.name))
+
+    def _rivals(self, audited: Audit) -> dict[str, np.ndarray]:
+        """Other ways to rank the pairs of an audit, larger for a label more likely reversed."""
+        model, length = self.study.model, self._max_length
+        layer: Any = audited.evidence.details["layer"]
+
+        def features(pairs: Pairs) -> np.ndarray:
+            _, read = read_model(pairs, model, length, {"hidden states"}, self.progress)
+            rows = (read.hidden or {})[layer]
+            return np.concatenate([block for _, block in rows()])
+
+        tokens = tokenize_pairs(audited.pairs, self.tokenizer, length, progress=self.progress)
+        known, _ = self._with_reference(tokens.dataset)
+        reference = np.array([known[f"reference_{side}"][:] for side in _SIDES], dtype=float)
+        a_token = reference.T / np.maximum(response_lengths(tokens.dataset), 1)
+        folds = prompt_folds([json.dumps(turns) for turns in audited.pairs.dataset["prompt"]])
+        own = features(audited.pairs)
+        found = {
+            rivals.PERPLEXITY: a_token[:, 1] - a_token[:, 0],
+            rivals.CONFIDENT: rivals.confident_learning(own, folds),
+        }
+        if self.study.shares["reward"]:
+            clean = load_pairs(self.material.files["reward"], split=None)
+            found[rivals.REWARD] = rivals.reward_model(features(clean), own)
+        return found
 
     def probe(self, name: str) -> _Probe:
         """A part of the pairs with its reference log-probs; made once."""
