@@ -23,7 +23,7 @@ from notebooks.replication.plan import Choice, Job, StudyConfig
 from notebooks.replication.results import job_row
 from notebooks.replication.reward import RewardHead, response_features, reward_head
 from notebooks.replication.splits import Material
-from plc_core.data import Pairs, load_pairs, vote_groups
+from plc_core.data import load_pairs, vote_groups
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.language import parse_prompt
 from plc_core.engine.arguments import training_arguments
@@ -39,6 +39,7 @@ from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
 from plc_core.label_audit import Audit, audit
+from plc_core.label_audit.evidence import ModelReadings, likelihoods
 from plc_core.label_audit.hidden_states import read_model
 from plc_core.label_audit.probe import prompt_folds
 from plc_core.objective import Router
@@ -205,24 +206,26 @@ class Laboratory:
         model, length = self.study.model, self._max_length
         layer: Any = audited.evidence.details["layer"]
 
-        def features(pairs: Pairs) -> np.ndarray:
-            _, read = read_model(pairs, model, length, {"hidden states"}, self.progress)
-            rows = (read.hidden or {})[layer]
-            return np.concatenate([block for _, block in rows()])
+        def features(read: ModelReadings) -> np.ndarray:
+            return np.concatenate([block for _, block in (read.hidden or {})[layer]()])
 
-        tokens = tokenize_pairs(audited.pairs, self.tokenizer, length, progress=self.progress)
-        known, _ = self._with_reference(tokens.dataset)
-        reference = np.array([known[f"reference_{side}"][:] for side in _SIDES], dtype=float)
-        a_token = reference.T / np.maximum(response_lengths(tokens.dataset), 1)
-        folds = prompt_folds([json.dumps(turns) for turns in audited.pairs.dataset["prompt"]])
-        own = features(audited.pairs)
+        _, read = read_model(
+            audited.pairs, model, length, {"hidden states", "likelihood"}, self.progress
+        )
+        own, folds = (
+            features(read),
+            prompt_folds([json.dumps(turns) for turns in audited.pairs.dataset["prompt"]]),
+        )
+        assert read.log_probs is not None and read.token_lengths is not None
+        a_token = likelihoods(read.log_probs, read.token_lengths)["log-likelihood a token"]
         found = {
-            rivals.PERPLEXITY: a_token[:, 1] - a_token[:, 0],
+            rivals.PERPLEXITY: -a_token,
             rivals.CONFIDENT: rivals.confident_learning(own, folds),
         }
         if self.study.shares["reward"]:
             clean = load_pairs(self.material.files["reward"], split=None)
-            found[rivals.REWARD] = rivals.reward_model(features(clean), own)
+            _, others = read_model(clean, model, length, {"hidden states"}, self.progress)
+            found[rivals.REWARD] = rivals.reward_model(features(others), own)
         return found
 
     def probe(self, name: str) -> _Probe:
