@@ -72,19 +72,19 @@ class LabelAuditStudy(Parameters):
     flip_rate: Share = 0.2
     seed: int = 0
     results_dir: str = "data/results"
-    studies: list[str] = Field(["label-audit", "world"], min_length=1)
+    studies: dict[str, str] = Field(min_length=1)  # folders of results_dir, by what they are
 
 
 def open_study(config: LabelAuditStudy) -> tuple[Run, dict[str, Study]]:
-    """The report's folder, and the studies by name.
+    """The report's folder, and the studies by what they are.
 
     Raises:
         RunError: where there are no results of a study.
     """
     given = project_path(config.results_dir)
     results = given if given.is_dir() else resource(config.results_dir)
-    found = {name: read_study(name, results / name) for name in config.studies}
-    if missing := [name for name, study in found.items() if not study.is_run]:
+    found = {title: read_study(name, results / name) for title, name in config.studies.items()}
+    if missing := [study.name for study in found.values() if not study.is_run]:
         raise RunError(f"There are no results of a study {missing[0]!r} in {results}.")
     info = {"kind": "analysis", "config": config.model_dump()}
     return create_run(config.runs_folder, config.name, info), found
