@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from notebooks.replication.rivals import RIVALS, Rival
 from plc_core.engine.config import TrainConfig, as_number
 from plc_core.files import project_path
 from plc_core.label_audit.cleaning import Policy
@@ -81,6 +82,7 @@ class StudyConfig(BaseModel):
     # Audits beside their rivals, of labels reversed as these parameters say; nothing is trained.
     evidence: dict[str, dict[str, Any]] = Field(default_factory=dict)
     evidence_rates: list[float] = Field(default_factory=list)
+    rivals: list[Rival] = Field(default_factory=lambda: list(RIVALS))
     responses: int = Field(0, ge=0)  # prompts that every trained policy answers
     response_tokens: int = Field(128, gt=0)
 

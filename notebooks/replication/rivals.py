@@ -6,6 +6,8 @@ reliabilities of RE-PO come from training runs.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit
@@ -13,10 +15,10 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-PERPLEXITY = "perplexity difference"
-"""PerpCorrect's, of the model as it is given (Kong et al. 2024)."""
-CONFIDENT = "confident learning"
-REWARD = "reward model of clean labels"
+Rival = Literal["confident learning", "perplexity difference", "reward model of clean labels"]
+RIVALS: tuple[Rival, ...] = get_args(Rival)
+CONFIDENT, PERPLEXITY, REWARD = RIVALS
+"""The second is PerpCorrect's, of the model as it is given (Kong et al. 2024)."""
 
 _PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 

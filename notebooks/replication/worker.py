@@ -39,7 +39,7 @@ from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
 from plc_core.label_audit import Audit, audit
-from plc_core.label_audit.evidence import ModelReadings, likelihoods
+from plc_core.label_audit.evidence import Kind, ModelReadings, likelihoods
 from plc_core.label_audit.hidden_states import read_model
 from plc_core.label_audit.probe import prompt_folds
 from plc_core.objective import Router
@@ -209,22 +209,26 @@ class Laboratory:
         def features(read: ModelReadings) -> np.ndarray:
             return np.concatenate([block for _, block in (read.hidden or {})[layer]()])
 
+        asked = self.study.rivals
+        kinds: set[Kind] = {"hidden states"}
         _, read = read_model(
-            audited.pairs, model, length, {"hidden states", "likelihood"}, self.progress
+            audited.pairs,
+            model,
+            length,
+            kinds | ({"likelihood"} if rivals.PERPLEXITY in asked else set()),
+            self.progress,
         )
-        own, folds = (
-            features(read),
-            prompt_folds([json.dumps(turns) for turns in audited.pairs.dataset["prompt"]]),
-        )
-        assert read.log_probs is not None and read.token_lengths is not None
-        a_token = likelihoods(read.log_probs, read.token_lengths)["log-likelihood a token"]
-        found = {
-            rivals.PERPLEXITY: -a_token,
-            rivals.CONFIDENT: rivals.confident_learning(own, folds),
-        }
-        if self.study.shares["reward"]:
+        own = features(read)
+        found: dict[str, np.ndarray] = {}
+        if rivals.CONFIDENT in asked:
+            prompts = [json.dumps(turns) for turns in audited.pairs.dataset["prompt"]]
+            found[rivals.CONFIDENT] = rivals.confident_learning(own, prompt_folds(prompts))
+        if read.log_probs is not None and read.token_lengths is not None:
+            a_token = likelihoods(read.log_probs, read.token_lengths)["log-likelihood a token"]
+            found[rivals.PERPLEXITY] = -a_token
+        if rivals.REWARD in asked and self.study.shares["reward"]:
             clean = load_pairs(self.material.files["reward"], split=None)
-            _, others = read_model(clean, model, length, {"hidden states"}, self.progress)
+            _, others = read_model(clean, model, length, kinds, self.progress)
             found[rivals.REWARD] = rivals.reward_model(features(others), own)
         return found
 
