@@ -159,10 +159,17 @@ def _by_kind(
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     for name, kind in _KINDS.items():
         if method == "evidence":
-            yield kind, study.values(measure, group, name, "evidence")
+            yield kind, _evidence(study, measure, group, name)
         else:
             trained = method if name == "random" else f"{method}-hard"
             yield kind, pd.concat([study.values(measure, group, trained, part) for part in _PARTS])
+
+
+def _evidence(study: Study, measure: str, group: str, name: str) -> pd.DataFrame:
+    """Values of the jobs without training. Hard errors follow from the scores, so all seeds have
+    the same, which count once."""
+    values = study.values(measure, group, name, "evidence")
+    return values.drop_duplicates(["flip_rate", "value"]) if name == "hard" else values
 
 
 def rankings_table(study: Study, measure: str = "flip_auroc") -> pd.DataFrame:
@@ -186,7 +193,7 @@ def calibration_table(study: Study) -> pd.DataFrame:
     rows = []
     for name, kind in _KINDS.items():
         measured = {
-            label: study.values(measure, group, name, "evidence")
+            label: _evidence(study, measure, group, name)
             for label, (measure, group) in {
                 "ECE": ("ece", "audit p_flip"),
                 "Brier": ("brier", "audit p_flip"),
@@ -213,7 +220,8 @@ def _intervals(study: Study, name: str) -> pd.DataFrame:
     rows = study.measures[
         (study.measures["measure"] == "noise_rate") & (study.measures["group"] == "audit")
     ]
-    return jobs[["job", "flip_rate"]].merge(rows[["job", "low", "high"]], on="job")
+    both = jobs[["job", "flip_rate"]].merge(rows[["job", "low", "high"]], on="job")
+    return both.drop_duplicates(["flip_rate", "low", "high"]) if name == "hard" else both
 
 
 # ---- what it buys --------------------------------------------------------------------------------
