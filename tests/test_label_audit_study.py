@@ -10,7 +10,7 @@ import yaml
 from notebooks.evidence.estimates import read_study
 from notebooks.replication import rivals
 from notebooks.replication.__main__ import main
-from notebooks.replication.plan import AuditStep, StudyConfig, jobs_of
+from notebooks.replication.plan import AuditStep, ReplicationConfig, jobs_of
 from notebooks.replication.results import Results
 from notebooks.studies.label_audit import (
     BALANCED,
@@ -57,7 +57,7 @@ def test_rivals_rank_planted_errors_and_turn_with_the_pair():
 
 
 def test_an_audit_of_a_study_is_a_policy_or_says_more():
-    study = StudyConfig(**yaml.safe_load(RECIPE.read_text()))
+    study = ReplicationConfig(**yaml.safe_load(RECIPE.read_text()))
     steps = {job.method: job.audit for job in jobs_of(study, "main")}
     assert steps["dpo"] is None
     assert steps["cdpo-weights"] == AuditStep(policy="weight")
@@ -69,7 +69,7 @@ def test_an_audit_of_a_study_is_a_policy_or_says_more():
     wrong = yaml.safe_load(RECIPE.read_text())
     wrong["methods"]["cdpo-weights"]["audit"] = "mend"
     with pytest.raises(ParameterError, match="mend"):
-        checked(wrong, StudyConfig)
+        checked(wrong, ReplicationConfig)
 
 
 def test_jobs_without_training_and_controls_leave_their_numbers(tmp_path):

@@ -17,7 +17,7 @@ from notebooks.replication.plan import (
     SLICES,
     Choice,
     Job,
-    StudyConfig,
+    ReplicationConfig,
     jobs_of,
     read_study,
     seed_by_seed,
@@ -37,7 +37,9 @@ RECIPES = ROOT / "notebooks" / "recipes" / "study"
 
 
 def recipe(recipe_name, **changes):
-    return StudyConfig(**(yaml.safe_load((RECIPES / f"{recipe_name}.yaml").read_text()) | changes))
+    return ReplicationConfig(
+        **(yaml.safe_load((RECIPES / f"{recipe_name}.yaml").read_text()) | changes)
+    )
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda p: p.stem)

@@ -49,7 +49,7 @@ class AuditStep(BaseModel):
     alike: bool = False  # every pair gets the mean p_flip: what is known without knowing which
 
 
-class StudyConfig(BaseModel):
+class ReplicationConfig(BaseModel):
     """The settings of a study; unknown names and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,7 +94,7 @@ class StudyConfig(BaseModel):
         return values
 
     @model_validator(mode="after")
-    def _consistent(self) -> StudyConfig:
+    def _consistent(self) -> ReplicationConfig:
         if "dpo" not in self.methods:
             raise ValueError('methods needs "dpo", the baseline')
         for changes in (*self.methods.values(), *self.variants.values()):
@@ -110,7 +110,7 @@ class StudyConfig(BaseModel):
         return self
 
 
-def read_study(path: str) -> StudyConfig:
+def read_study(path: str) -> ReplicationConfig:
     """The study in a YAML file.
 
     Raises:
@@ -119,7 +119,7 @@ def read_study(path: str) -> StudyConfig:
     """
     file = project_path(path)
     try:
-        return checked(read_yaml(file, dict), StudyConfig)
+        return checked(read_yaml(file, dict), ReplicationConfig)
     except ParameterError as error:
         raise ParameterError(f"{file}: {error}") from None
 
@@ -145,7 +145,9 @@ class Job:
         ties = f"-t{self.tie_rate:g}" if self.slice == "ties" else ""
         return f"{self.slice}-{self.method}{tags}-f{self.flip_rate:g}{ties}-s{self.seed}"
 
-    def config(self, study: StudyConfig, choice: Choice | None, files: Mapping[str, str]) -> Any:
+    def config(
+        self, study: ReplicationConfig, choice: Choice | None, files: Mapping[str, str]
+    ) -> Any:
         """The parameters of its training run, as `notebooks/01_train.ipynb` takes them.
 
         `files` has the paths of the pairs to train on, by mixture, and of the pool of ties.
@@ -166,7 +168,7 @@ class Job:
         )
 
 
-def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
+def jobs_of(study: ReplicationConfig, part: Slice) -> Iterator[Job]:
     """The jobs of a slice, seed by seed, so that a part of them is a study with fewer seeds."""
     if part == "choice" and study.choice is None:
         for seed in study.choice_seeds:

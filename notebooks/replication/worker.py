@@ -19,7 +19,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, set_seed
 
 from notebooks.replication import measures, rivals
-from notebooks.replication.plan import Choice, Job, StudyConfig
+from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from notebooks.replication.results import job_row
 from notebooks.replication.reward import RewardHead, response_features, reward_head
 from notebooks.replication.splits import Material
@@ -87,7 +87,12 @@ class Laboratory:
     """
 
     def __init__(
-        self, study: StudyConfig, material: Material, results: Path, scratch: Path, workers: int
+        self,
+        study: ReplicationConfig,
+        material: Material,
+        results: Path,
+        scratch: Path,
+        workers: int,
     ) -> None:
         self.study, self.material, self.results = study, material, results
         self.scratch, self.workers = scratch, workers
