@@ -52,7 +52,7 @@ from tests.rewritten import rewrite
 
 OF_ONE_RUN = tuple(
     f"views/{name}.py"
-    for name in ("routing", "pairs", "ties", "human_disagreement", "corruption", "tests")
+    for name in ("verdict", "routing", "pairs", "ties", "human_disagreement", "corruption", "tests")
 )
 PAGES = ("views/runs.py", *OF_ONE_RUN, "views/wins.py")
 Opened = Callable[..., AppTest]
@@ -118,7 +118,7 @@ def decision(pair: str, what: str | None, to: str | None = None) -> dict[str, An
 
 
 def said(app: AppTest) -> str:
-    """All plain texts on the page."""
+    """All plain texts on the page, and what is behind its question marks."""
     kinds = (
         "title",
         "subheader",
@@ -130,7 +130,9 @@ def said(app: AppTest) -> str:
         "error",
         "code",
     )
-    return "\n".join(str(element.value) for kind in kinds for element in app.get(kind)) + "\n".join(
+    texts = [str(element.value) for kind in kinds for element in app.get(kind)]
+    texts += [element.proto.help for element in app.markdown]
+    return "\n".join(texts) + "\n".join(
         [element.proto.body for element in app.get("html")] + [shown_html(app)]
     )
 
@@ -172,8 +174,11 @@ def test_every_page_opens_every_readable_run(opened: Opened, run: str) -> None:
         if page == "views/human_disagreement.py" and run != "good":
             assert "No pair of this run has votes" in said(app)
             continue
+        if page == "views/verdict.py":
+            assert len(re.findall(r'class="v-said (?:yes|no|unknown)"', said(app))) == 5
+            continue
         assert len(app.get("plotly_chart")) >= 1
-        assert "How to read this" in said(app)
+        assert "**Shows**" in said(app)
         assert "Caveat" in said(app)
 
 

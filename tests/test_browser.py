@@ -76,11 +76,13 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
 
     # Choose runs, and see what differs between them.
     page.goto(address)
+    expect(page.get_by_text("How noisy are the data?")).to_be_visible()
+    page.get_by_role("link", name="Runs").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     settled()
     click_row(1)
-    expect(page).to_have_url(f"{address}/?run=newer&run=older")
+    expect(page).to_have_url(f"{address}/runs?run=newer&run=older")
     page.get_by_text("Provenance", exact=True).click()
     expect(page.get_by_text("Only what differs")).to_be_visible()
     settled()

@@ -131,7 +131,11 @@ def ternary(
 
 
 def recipe_map(
-    curve: pd.DataFrame, edges: np.ndarray, counts: np.ndarray, points: pd.DataFrame | None = None
+    curve: pd.DataFrame,
+    edges: np.ndarray,
+    counts: np.ndarray,
+    points: pd.DataFrame | None = None,
+    logged: pd.DataFrame | None = None,
 ) -> go.Figure:
     """q against z by the run's recipe, over how the pairs' last z are spread.
 
@@ -140,6 +144,7 @@ def recipe_map(
         edges, counts: the histogram of z at the last visit.
         points: some pairs (z and q as the run recorded them), which lie on the curves where the
             run followed its recipe.
+        logged: the run's own curve, dotted, where `curve` is that of other settings.
     """
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, row_heights=[0.72, 0.28], vertical_spacing=0.04
@@ -153,6 +158,17 @@ def recipe_map(
                 mode="lines",
                 line={"color": STATE_COLOURS[state], "width": 2.4},
                 hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=1,
+            )
+        if logged is not None:
+            figure.add_scatter(
+                x=logged["z"],
+                y=logged[f"q_{state}"],
+                mode="lines",
+                line={"color": STATE_COLOURS[state], "width": 1.4, "dash": "dot"},
+                showlegend=False,
+                hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}, as logged<extra></extra>",
                 row=1,
                 col=1,
             )

@@ -26,10 +26,14 @@ from inspection.step_metrics import noise_of, records_noise
 from marking import plain
 from reading import config_of, is_shadow, open_training, read_digest, shown_errors
 from recipe_curves import prior_of, recipe_curve
+from rerouting_view import rerouting
 from selection import head, point_clicked
+from state import TEXT, kept
 
 from plc_core.analysis.noise import NoiseRate
 from plc_core.runs import Run
+
+SECTIONS = ("As logged", "Other settings")
 
 TRIANGLE = Guide(
     "Each dot is a pair at its last visit; a corner is a weight of 1. q depends on z alone, so all "
@@ -103,6 +107,16 @@ def page() -> None:
         found = read_digest(run)
         if not found.visits:
             st.info("No pair of this run has been visited yet.")
+            return
+        section = st.segmented_control(
+            "Settings",
+            SECTIONS,
+            key=kept("settings", SECTIONS[0], TEXT, SECTIONS),
+            required=True,
+            label_visibility="collapsed",
+        )
+        if section == SECTIONS[1]:
+            rerouting(name)
             return
         _summary(run, found, _means(str(found.folder), found))
         _charts(run, found)

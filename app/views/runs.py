@@ -197,7 +197,7 @@ def _curves(names: Sequence[str], baseline: str) -> None:
     )
     group = picked or groups[0]
     figure = run_curves(found, GROUPS[group], baseline or None)
-    chart(group, figure, GUIDES[group], key="training_curves", beside=True)
+    chart(group, figure, GUIDES[group], key="training_curves")
 
 
 def _numbers(names: Sequence[str], baseline: str) -> None:

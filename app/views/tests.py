@@ -86,9 +86,7 @@ def _compare(found: Digest) -> None:
     st.download_button("CSV", csv_text(table), "tests.csv", key="bench_csv", on_click="ignore")
     values = {a: result.first_values[0], b: result.first_values[1]}
     title = f"{label(picked[0])} in both groups"
-    chart(
-        plain(title), distributions(values, label(picked[0])), SPREAD, "bench_spread", beside=True
-    )
+    chart(plain(title), distributions(values, label(picked[0])), SPREAD, "bench_spread")
 
 
 @st.cache_data(max_entries=8, show_spinner="Testing …")

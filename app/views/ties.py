@@ -71,7 +71,7 @@ def page() -> None:
         st.subheader("Weak against strong score gaps", anchor=False)
         _selectivity(made[0], run.name)
         figure = figures.tie_ceiling(made[1], made[2])
-        chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling", beside=True)
+        chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling")
         _exact(found)
         _probes(run)
 
@@ -100,7 +100,7 @@ def _selectivity(result: TieSelectivity, name: str) -> None:
     slices = result.slices[result.slices["source"] == source]
     tests = result.tests[result.tests["source"] == source]
     figure = figures.tie_selectivity(slices, SHARE)
-    chart("q_tie and |m| by score gap", figure, SELECTIVITY, key="tie_selectivity", beside=True)
+    chart("q_tie and |m| by score gap", figure, SELECTIVITY, key="tie_selectivity")
     _slices(slices)
     _tests(tests)
     lengths = result.lengths[result.lengths["source"] == source]
@@ -177,7 +177,7 @@ def _exact(found: Digest) -> None:
         "other pairs": table.loc[~tied, "q_tie"].to_numpy(float),
     }
     figure = distributions(groups, "q_tie at the last visit")
-    chart("Exact ties", figure, EXACT, key="exact_ties", beside=True)
+    chart("Exact ties", figure, EXACT, key="exact_ties")
 
 
 def _probes(run: Run) -> None:
