@@ -110,7 +110,7 @@ def _moved(name: str) -> None:
         if base.reversed is not None:
             with right:
                 now = precision_at(routed.reversal[base.ranked], base.reversed)
-                both = {"as logged": base.precision, "these settings": now}
+                both = {"these settings": now, "as logged": base.precision}
                 chart("Precision at k by w · q_flip", precision_curves(both), PRECISION, "re_at_k")
 
 

@@ -157,8 +157,9 @@ def live() -> None:
 
 
 def reports(runs: Sequence[RunSummary]) -> None:
-    """Links to the label audits; the reports by their paths: first those of analyses and audits,
-    then each training run's own."""
+    """Links to the label audits; the reports: first those of analyses and audits, then each
+    training run's own.
+    """
     with st.container(horizontal=True):
         for run in audits(runs)[:MOST_LINKS]:
             st.page_link(
@@ -171,27 +172,38 @@ def reports(runs: Sequence[RunSummary]) -> None:
         return
     found.sort(key=lambda run: run.kind not in (ANALYSIS, AUDIT))
     with st.expander(f"Reports · {len(found)}"):
-        st.caption("Files to open in a browser.")
-        table = pd.DataFrame(
-            {
-                "report": [run.name for run in found],
-                "kind": [run.kind for run in found],
-                "created": [moment(run.created) for run in found],
-                "file": [str(report_of(run) or "not written yet") for run in found],
-            }
-        )
-        st.dataframe(
-            table,
-            key="reports",
-            hide_index=True,
-            height="content" if len(found) <= TALLEST_TABLE else 330,
-            column_config={
-                "report": st.column_config.TextColumn(width="medium"),
-                "kind": st.column_config.TextColumn(width="small"),
-                "created": st.column_config.TextColumn(width=150),
-                "file": st.column_config.TextColumn(width="large"),
-            },
-        )
+        names = [run.name for run in found]
+        by_name = dict(zip(names, found, strict=True))
+        key = kept("report", names[0], TEXT, names)
+        run = by_name[
+            st.selectbox(
+                "Report",
+                names,
+                key=key,
+                format_func=lambda name: f"{name} · {by_name[name].kind}",
+                label_visibility="collapsed",
+            )
+        ]
+        report_file(run, "listed")
+
+
+def report_file(run: RunSummary, key: str) -> None:
+    """The path of a run's report, to copy, and the report to download and open."""
+    path = report_of(run)
+    if path is None:
+        st.caption("This report is not written yet.")
+        return
+    left, right = st.columns([0.8, 0.2])
+    left.code(str(path), language=None, wrap_lines=True)
+    right.download_button(
+        "Download",
+        path.read_bytes,
+        f"{run.name}.html",
+        "text/html",
+        key=f"report_{key}_{run.name}",
+        on_click="ignore",
+        width="stretch",
+    )
 
 
 def _state(run: RunSummary) -> str:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from inspection.digest import kept
 from inspection.judged_answers import judged
+from inspection.pair import SNIPPET
 from inspection.preparing import prepare
 from streamlit.testing.v1 import AppTest
 
@@ -301,11 +302,10 @@ def test_reports_are_listed_apart(opened: Opened, tmp_path: Path) -> None:
     (run / "report.html").write_text("")
     report = write_fake_report(tmp_path, "report", "2026-02-01T09:30:00+00:00")
     app = opened("views/runs.py", root=tmp_path)
-    runs, listed = app.dataframe[0].value, app.dataframe[1].value
-    assert runs["run"].tolist() == ["trained"]
-    assert listed["report"].tolist() == ["report", "trained"]
-    assert listed["created"].tolist() == ["2026-02-01 09:30 UTC", "2026-01-01 10:00 UTC"]
-    assert listed["file"].tolist() == [f"{folder}/report.html" for folder in (report, run)]
+    assert app.dataframe[0].value["run"].tolist() == ["trained"]
+    for folder in (report, run):
+        app.selectbox(key="kept_report").set_value(folder.name).run()
+        assert app.code[-1].value == f"{folder}/report.html"
     app.switch_page("views/ties.py").run()
     assert app.selectbox(key="run_picker").options == ["trained"]
     for page in PAGES[:-1]:
@@ -320,7 +320,7 @@ def test_a_stage_before_is_listed_with_its_report_and_has_no_pairs(
     change_json(folder / "run.json", kind=kind)
     app = opened("views/runs.py", root=tmp_path)
     assert not app.exception
-    assert app.dataframe[0].value["report"].tolist() == ["stage"]
+    assert app.code[-1].value == f"{folder}/report.html"
     assert "has no pairs of its own" in said(opened("views/ties.py", root=tmp_path, run="stage"))
 
 
@@ -674,9 +674,11 @@ def test_a_long_answer_is_cut_until_asked_for(opened: Opened, tmp_path: Path) ->
     assert html.count("&lt;b&gt;&amp;amp; $x$") == 80_000
 
 
-def test_no_text_column_reaches_the_table(opened: Opened) -> None:
-    columns = set(opened("views/pairs.py", run="good").dataframe[0].value.columns)
-    assert not columns & {"prompt", "chosen", "rejected", "metadata"}
+def test_no_text_but_the_beginning_of_prompts_reaches_the_table(opened: Opened) -> None:
+    table = opened("views/pairs.py", run="good").dataframe[0].value
+    assert not set(table) & {"chosen", "rejected", "metadata"}
+    assert table["prompt"].str.startswith("describe kettle").all()
+    assert table["prompt"].str.len().max() <= SNIPPET
 
 
 def test_the_pair_in_the_link_is_shown_and_kept(opened: Opened, runs: Path) -> None:
@@ -1232,3 +1234,29 @@ def test_runs_of_other_data_are_told_beside_their_win_rates(opened: Opened, tmp_
     change_json(tmp_path / "dpo" / "run.json", data=info["data"] | {"fingerprint": "another"})
     told = said(opened("views/wins.py", root=tmp_path, run="plc", won_by=["plc", "dpo"]))
     assert "trained on different data" in told
+
+
+def test_a_filter_of_the_pairs_is_a_group_of_a_test(opened: Opened, runs: Path) -> None:
+    app = opened("views/pairs.py", run="good", label="swapped", range="z", in_z="-9.0~0.0")
+    assert app.dataframe[0].value["flipped"].eq("swapped").all()
+    app.text_input(key="group_name").set_value("low & swapped").run()
+    app.button(key="save_group").click().run()
+    app.button(key="clear").click().run()
+    assert set(app.query_params) == {"run"}
+    app.switch_page("views/tests.py").run()
+    link = app.query_params["group"]
+    for shown in (app, opened("views/tests.py", run="good", group=link)):
+        shown.selectbox(key="kept_a").set_value("low & swapped").run()
+        shown.selectbox(key="kept_b").set_value("label not swapped").run()
+        table = shown.dataframe[0].value
+        run = open_run(runs / "good")
+        last = run.visits().drop_duplicates("pair_id", keep="last").merge(run.pairs(), on="pair_id")
+        assert table["n A"].tolist()[0] == str((last["flipped"] & (last["z"] <= 0)).sum())
+
+
+def test_the_list_leaves_out_what_is_the_same_of_all_pairs(opened: Opened) -> None:
+    columns = list(opened("views/pairs.py", run="good").dataframe[0].value)
+    assert columns[:4] == ["prompt", "correction", "q", "z"]
+    assert columns[-1] == "pair_id"
+    assert "source" not in columns and "visits" not in columns
+    assert "source" in opened("views/pairs.py", run="other").dataframe[0].value

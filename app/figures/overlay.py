@@ -138,14 +138,13 @@ def win_rates(cells: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     for number, (decoding, own) in enumerate(cells.groupby("decoding", sort=False)):
         said = literal(decoding)
-        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
         figure.add_scatter(
             x=own["win_rate"],
             y=own["method"].map(literal),
             name=said,
             mode="markers",
-            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number % 2]},
-            error_x=whiskers(own["win_rate"], own["low"], own["high"], colour),
+            marker={"color": INK, "size": 9, "symbol": ("circle", "diamond-open")[number % 2]},
+            error_x=whiskers(own["win_rate"], own["low"], own["high"], INK),
             customdata=own[["low", "high", "n"]].to_numpy(),
             hovertemplate=f"%{{y}}, {said}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
             "%{customdata[1]:.1f}], n = %{customdata[2]:,}<extra></extra>",

@@ -11,24 +11,27 @@ import plotly.graph_objects as go
 from plc_core.analysis.figures.style import (
     GROUP_COLOURS,
     INK,
-    RUN_COLOURS,
+    STATE_COLOURS,
     empty,
     finish,
     literal,
 )
 
+_MEANS = {"label swapped": "marked", "label not swapped": "unmarked"}
+
 
 def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
     """The share of reversed pairs among the k that rank first, with Wilson's band, against k.
 
-    `tables` are those of `inspection.ranking.precision_at`, by the name of the score.
+    `tables` are those of `inspection.precision_at_k.precision_at`, by the name of the score: the
+    first in the colour of flip, as it is a routing weight, its rivals in grey.
     """
     drawn = {name: table for name, table in tables.items() if len(table)}
     if not drawn:
         return empty("No pair has a score and a known label, so no precision can be measured.", 330)
     figure = go.Figure()
     for number, (name, table) in enumerate(drawn.items()):
-        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        colour = INK if number else STATE_COLOURS["flip"]
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         figure.add_scatter(
             x=[*table["k"], *table["k"][::-1]],
@@ -44,7 +47,7 @@ def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
             y=table["precision"],
             name=name,
             mode="lines+markers",
-            line={"color": colour, "width": 2, "dash": "solid" if number == 0 else "dash"},
+            line={"color": colour, "width": 2, "dash": ("solid", "dash", "dot")[number % 3]},
             marker={"size": 5},
             customdata=table[["low", "high", "recall"]].to_numpy(),
             hovertemplate=f"{name}, first %{{x:,}}: %{{y:.1%}} [%{{customdata[0]:.1%}}, "
@@ -82,7 +85,7 @@ def distributions(
     figure = go.Figure()
     for number, (name, values) in enumerate(known.items()):
         counts, _ = np.histogram(values.clip(low, high), edges)
-        colour = GROUP_COLOURS.get(name, RUN_COLOURS[number % len(RUN_COLOURS)])
+        colour = GROUP_COLOURS.get(_MEANS.get(name, name.removeprefix("true state ")), INK)
         figure.add_scatter(
             x=edges,
             y=[*(counts / len(values)), 0],

@@ -67,8 +67,8 @@ def ternary(
             name="how many",
             marker={
                 "size": 42 * np.sqrt(beads["n"] / beads["n"].max()),
-                "color": "rgba(123,97,196,0.16)",
-                "line": {"width": 1, "color": "rgba(123,97,196,0.55)"},
+                "color": "rgba(122,127,135,0.16)",
+                "line": {"width": 1, "color": "rgba(122,127,135,0.55)"},
             },
             customdata=beads[["n", "z"]].to_numpy(),
             hovertemplate="%{customdata[0]:,} pairs near z %{customdata[1]:.2f}<extra></extra>",
@@ -188,7 +188,7 @@ def recipe_map(
     figure.add_bar(
         x=(edges[:-1] + edges[1:]) / 2,
         y=share,
-        marker={"color": "rgba(123,97,196,0.55)", "line": {"width": 0}},
+        marker={"color": "rgba(122,127,135,0.55)", "line": {"width": 0}},
         showlegend=False,
         customdata=counts,
         hovertemplate="z near %{x:.2f}: %{customdata:,} pairs (%{y:.1%})<extra></extra>",

@@ -25,7 +25,7 @@ from marking import plain
 from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
 from rerun_box import command
-from run_list import filtered, how_many, live, reports, run_table, runs_csv
+from run_list import filtered, how_many, live, report_file, reports, run_table, runs_csv
 from selection import chosen_runs
 from state import TEXT, kept
 
@@ -152,13 +152,13 @@ def _remark(run: RunSummary) -> None:
     """What there is to know before looking at the run: that it is an analysis, or why it ended."""
     name = f"**{plain(run.name)}**"
     if run.kind in WITHOUT_VISITS:
-        report = report_of(run)
-        found = f" Its report is {plain(str(report))}." if report else ""
         if run.kind == AUDIT:
-            st.info(f"{name} is a label audit; the page Label audit shows it." + found)
+            st.info(f"{name} is a label audit; the page Label audit shows it.")
         else:
             what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
-            st.info(f"{name} is {what}, not a run on pairs." + found)
+            st.info(f"{name} is {what}, not a run on pairs.")
+        if report_of(run):
+            report_file(run, "chosen")
     remark = damage(run)
     if run.problem or run.reason:
         remark = run.problem or f"{run.state}: {run.reason}"
