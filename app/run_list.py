@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 from elements import age, moment
 from health import damage
+from inspection.results import RESULTS, results_of
 from listing import ANALYSIS, AUDIT, audits, listed, report_of
 from marking import plain
-from reading import LIVE, runs_root
+from reading import LIVE, open_below, runs_root
 from selection import AUDIT_PAGE, choose_runs, select_rows, selected_rows
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
@@ -23,6 +25,8 @@ from plc_core.runs.listing import RunSummary
 
 TALLEST_TABLE = 8
 MOST_LINKS = 6
+MOST_RESULTS = 100
+"""Runs of which the list has results: files of each are read for them."""
 
 
 def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -85,6 +89,26 @@ def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
     return table
 
 
+def _results(runs: Sequence[RunSummary]) -> pd.DataFrame:
+    """What the first runs of the list came to; blank for the others, and where it is not known."""
+    rows = []
+    for run in runs[:MOST_RESULTS]:
+        rows.append({})
+        if run.problem is None and run.kind == "training":
+            files = [run.path / name for name in ("metrics.parquet", "judgements", "generations")]
+            stamps = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
+            rows[-1] = _result(str(run.path), stamps)
+    table = pd.DataFrame(rows, index=range(len(rows)), columns=list(RESULTS), dtype="float64")
+    return table.reindex(range(len(runs))).dropna(axis="columns", how="all")
+
+
+@st.cache_data(max_entries=5_000, show_spinner=False)
+def _result(path: str, stamps: tuple[int, ...]) -> dict[str, float]:
+    with contextlib.suppress(RunError, OSError, ValueError, KeyError):  # the remark says it
+        return results_of(open_below(Path(path).parent, Path(path).name))
+    return {}
+
+
 def runs_csv(runs: Sequence[RunSummary]) -> None:
     """One button: the listed runs with all their parameters as CSV."""
 
@@ -101,6 +125,8 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
     """A row a run; its check boxes are the selection."""
     names = [run.name for run in runs]
     table = _listing(runs)
+    for place, (name, values) in enumerate(_results(runs).items(), start=3):
+        table.insert(place, str(name), values)
     key = "runs_table"
 
     def selected() -> None:
@@ -110,7 +136,8 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
         choose_runs(kept_ones + [name for name in picked if name not in kept_ones])
 
     select_rows(key, [row for row, name in enumerate(names) if name in chosen])
-    number = st.column_config.NumberColumn(format="plain", width=60)
+    column = st.column_config.NumberColumn
+    number = column(format="plain", width=60)
     text = st.column_config.TextColumn
     st.dataframe(
         table,
@@ -121,11 +148,12 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
         selection_mode="multi-row",
         placeholder="",
         column_config={
-            "run": text(width="medium", pinned=True),
+            "run": text(width=170, pinned=True),
             "state": text(width=75),
-            "progress": st.column_config.ProgressColumn(
-                format="%d %%", max_value=100, width="small"
-            ),
+            "progress": st.column_config.ProgressColumn(format="%d %%", max_value=100, width=95),
+            "accuracy": column(format="%.3f", width=70, help="Pairs with m > 0, last tenth"),
+            "reward": column(format="%.2f", width=65, help="Mean judged reward, sampled answers"),
+            "KL": column(format="%.2f", width=55, help="To the reference, nats a response"),
             "objective": text(width=75),
             "β": number,
             "recipe": text(width=85),

@@ -12,6 +12,7 @@ from inspection.digest import Digest, digest
 from inspection.judged_answers import judged, kl_by_run, nearest_dpo
 from inspection.queries import columns
 from inspection.rerouting import Settings, changed_sides, recorded, reroute, stored
+from inspection.results import results_of
 from inspection.verdicts import (
     Answer,
     auroc_difference,
@@ -211,3 +212,15 @@ def test_other_settings_move_the_pairs_between_two_values_of_z(run: Run, found: 
     assert reroute(pairs, config, Settings(0.3, 0.12, 0.4, 1.0, 2.0, 0.0)).weight.max() == 0
     with pytest.raises(ValueError, match="weights in"):
         reroute(pairs, config, Settings(0.9, 0.3, 0.4, 1.0, 2.0, 0.5))
+
+
+def test_the_results_of_a_run_are_those_of_its_files(run: Run, root: Path) -> None:
+    found = results_of(run)
+    metrics = run.metrics().sort_values("step")["accuracy"]
+    assert found["accuracy"] == pytest.approx(metrics.tail(math.ceil(len(metrics) / 10)).mean())
+    rewards = pd.read_parquet(run.path / "judgements" / "gold-world.parquet")
+    sampled = rewards.query("policy == 'trained' and decoding == 'sampled'")["reward"]
+    assert found["reward"] == pytest.approx(sampled.mean())
+    assert found["KL"] == pytest.approx(2.0)
+    bare = open_run(write_fake_run(root / "more", "bare", pairs=20))
+    assert math.isnan(results_of(bare)["reward"])

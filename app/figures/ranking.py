@@ -15,8 +15,10 @@ from plc_core.analysis.figures.style import (
     empty,
     finish,
     literal,
+    whiskers,
 )
 
+_SYMBOLS = ("circle", "diamond-open", "square-open")
 _MEANS = {"label swapped": "marked", "label not swapped": "unmarked"}
 
 
@@ -63,6 +65,35 @@ def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
     figure.update_xaxes(title_text="first k of the ranking", type="log", dtick=1)
     figure.update_yaxes(title_text="share reversed", tickformat=".0%", rangemode="tozero")
     return finish(figure, 330, margin_t=40)
+
+
+def area_intervals(areas: pd.DataFrame) -> go.Figure:
+    """AUROCs with their intervals, a row a comparison: q_tie in its colour, its rivals in grey.
+
+    `areas` is the table of `inspection.verdicts.tie_areas`.
+    """
+    if areas.empty:
+        return empty("This run has neither known ties nor scores to find them by.", 330)
+    figure = go.Figure()
+    where = areas["ties"] + "<br>against " + areas["others"]
+    for number, score in enumerate(areas["score"].unique()):
+        own = areas[areas["score"] == score]
+        colour = STATE_COLOURS["tie"] if score == "q_tie" else INK
+        figure.add_scatter(
+            x=own["auroc"],
+            y=where[areas["score"] == score],
+            name=score,
+            mode="markers",
+            marker={"color": colour, "size": 10, "symbol": _SYMBOLS[number % len(_SYMBOLS)]},
+            error_x=whiskers(own["auroc"], own["low"], own["high"], colour),
+            customdata=own[["low", "high", "n_tie", "n_other"]].to_numpy(),
+            hovertemplate=f"{score}: %{{x:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}], "
+            "n = %{customdata[2]:,} and %{customdata[3]:,}<extra></extra>",
+        )
+    figure.add_vline(x=0.5, line={"color": INK, "dash": "dot", "width": 1.2})
+    figure.update_xaxes(title_text="AUROC")
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return finish(figure, 330, scattermode="group", margin_t=40)
 
 
 def distributions(

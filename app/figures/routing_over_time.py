@@ -12,7 +12,11 @@ from plotly.subplots import make_subplots
 from plc_core.analysis.audit import STATES
 from plc_core.analysis.figures.style import INK, STATE_COLOURS, empty, finish
 
-DENSITY = [[0.0, "rgba(122,127,135,0)"], [0.15, "rgba(122,127,135,0.3)"], [1.0, INK]]
+DENSITY = [
+    [0.0, "rgba(122,127,135,0)"],
+    [0.15, "rgba(122,127,135,0.3)"],
+    [1.0, "rgba(122,127,135,0.6)"],
+]
 
 _VISITS_A_CELL = 12
 
@@ -67,7 +71,7 @@ def over_training(
                 x=steps,
                 y=_quantile(table, middle, quantile),
                 mode="lines",
-                line={"color": INK, "width": 2 if quantile == 0.5 else 1.2, "dash": dash},
+                line={"color": INK, "width": 2.4 if quantile == 0.5 else 1.4, "dash": dash},
                 name={0.05: "5 %", 0.5: "median", 0.95: "95 %"}[quantile],
                 showlegend=number == 0,
                 hoverinfo="skip",

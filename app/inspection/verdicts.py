@@ -198,6 +198,28 @@ def tie_areas(visits: pd.DataFrame, pairs: pd.DataFrame, share: float = 0.2) -> 
     return pd.DataFrame(rows, columns=list(_AREAS))
 
 
+def gap_areas(gaps: audit.TieSelectivity) -> pd.DataFrame:
+    """The rows of `tie_areas` for the pairs of small against those of large score gaps, a source's
+    tests of `audit.tie_selectivity`; the answers' likeness in length beside them where known.
+    """
+    tests = pd.concat([gaps.tests, gaps.lengths])
+    # Ties have the smaller margin and the smaller difference: the other way round.
+    turned = tests["measure"] != "q_tie"
+    names = {"q_tie": "q_tie", "abs_margin": "−|m|", "length_difference": "like lengths"}
+    return pd.DataFrame(
+        {
+            "ties": f"smallest {gaps.share:.0%} of score gaps",
+            "others": f"largest {gaps.share:.0%}",
+            "score": tests["measure"].map(names),
+            "auroc": tests["auroc"].where(~turned, 1 - tests["auroc"]),
+            "low": tests["auroc_low"].where(~turned, 1 - tests["auroc_high"]),
+            "high": tests["auroc_high"].where(~turned, 1 - tests["auroc_low"]),
+            "n_tie": tests["n_a"],
+            "n_other": tests["n_b"],
+        }
+    )
+
+
 def _ties(
     table: pd.DataFrame, oracle: bool, marked: bool, share: float
 ) -> tuple[str, pd.Series, dict[str, pd.Series]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
-from elements import Guide, chart, page_title
-from figures.overlay import GROUPS, final_values, run_curves
+from elements import Guide, chart, heading, page_title
+from figures.overlay import GROUPS, run_curves
 from health import damage
-from inspection.step_metrics import noise_of
+from inspection.step_metrics import last_tenth, noise_of
 from listing import (
     ANALYSIS,
     AUDIT,
@@ -42,9 +43,16 @@ LOSS = (
     "Losses of different objectives are different quantities and are not comparable; margins "
     "(at one β) and q are."
 )
+NUMBERS = Guide(
+    "Means over steps, each of them a mean over its pairs. Δ: minus the baseline, over the same "
+    f"steps. “{NOISE}”: the estimated share of reversed labels with its 95 % interval.",
+    "A Δ of more than two standard errors.",
+    "Steps are taken as independent, and one run is one seed.",
+)
 GUIDES = {
     "Loss and margin": Guide(
-        f"Means over the pairs of each optimizer step; m is in β × nats. {LOSS}",
+        "Running means over a twentieth of the steps; faint: single steps. m is in β × nats. "
+        + LOSS,
         "Loss falls, m rises and spreads. With noisy labels accuracy stays below 1.",
         "Whether the policy is better.",
     ),
@@ -204,33 +212,27 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
     tables = _tables(names)
     if not tables:
         return
-    table = final_values(tables, FINAL, baseline or None)
-    estimates = [_noise(name) for name in table.get("run", ())]
+    numbers = last_tenth(tables, FINAL, baseline or None)
+    table = numbers.reindex(columns=["run", "step"])
+    for name in (n for n in numbers if n not in table and not n.startswith("±")):
+        table[name] = [
+            in_words(*pair) for pair in zip(numbers[name], numbers[f"± {name}"], strict=True)
+        ]
+    estimates = [_noise(name) for name in table["run"]]
     if any(estimates):
         table.insert(2, NOISE, pd.Series(estimates, dtype="str"))
-    st.caption(
-        "The last logged step of each run; its numbers are means over that step's pairs, so they "
-        "vary from step to step."
-        + (" Δ is the distance to the baseline." if baseline else "")
-        + (
-            f" But “{NOISE}” is the estimated share of reversed labels, with its 95 % interval, at "
-            "the end of the first epoch: later the policy remembers its labels, and the estimate "
-            "can be far too low."
-            if any(estimates)
-            else ""
-        )
-    )
-    st.dataframe(
-        table,
-        key="final_values",
-        hide_index=True,
-        height="content",
-        column_config={
-            name: st.column_config.NumberColumn(format="%.4g")
-            for name in table.columns[2:]
-            if name != NOISE
-        },
-    )
+    heading("Mean of the last tenth of the steps ± standard error", NUMBERS)
+    st.dataframe(table, key="final_values", hide_index=True, height="content", placeholder="–")
+
+
+def in_words(mean: float, error: float) -> str | None:
+    """A mean ± its standard error, to the digits that the error leaves; None without a mean."""
+    if not math.isfinite(mean):
+        return None
+    if not math.isfinite(error) or error <= 0:
+        return f"{mean:.4g}"
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
 def _noise(name: str) -> str | None:
