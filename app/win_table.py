@@ -15,7 +15,7 @@ from plc_core.evaluation.sides import win_rate_cells
 from plc_core.runs import Run
 
 EVEN = 50.0
-LEGEND = "▲ above and ▼ below 50 % by the whole 95 % interval; without a mark it may be either."
+LEGEND = "▲ ▼: the 95 % interval clears 50 %."
 
 
 def with_baseline(cells: pd.DataFrame, baseline: str) -> pd.DataFrame:

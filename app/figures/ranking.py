@@ -76,12 +76,15 @@ def area_intervals(areas: pd.DataFrame) -> go.Figure:
         return empty("This run has neither known ties nor scores to find them by.", 330)
     figure = go.Figure()
     where = areas["ties"] + "<br>against " + areas["others"]
-    for number, score in enumerate(areas["score"].unique()):
+    rows = {name: row for row, name in enumerate(where.unique())}
+    scores = areas["score"].unique()
+    for number, score in enumerate(scores):
         own = areas[areas["score"] == score]
+        beside = 0.24 * (number - (len(scores) - 1) / 2)
         colour = STATE_COLOURS["tie"] if score == "q_tie" else INK
         figure.add_scatter(
             x=own["auroc"],
-            y=where[areas["score"] == score],
+            y=where[areas["score"] == score].map(rows) + beside,
             name=score,
             mode="markers",
             marker={"color": colour, "size": 10, "symbol": _SYMBOLS[number % len(_SYMBOLS)]},
@@ -92,8 +95,13 @@ def area_intervals(areas: pd.DataFrame) -> go.Figure:
         )
     figure.add_vline(x=0.5, line={"color": INK, "dash": "dot", "width": 1.2})
     figure.update_xaxes(title_text="AUROC")
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    return finish(figure, 330, scattermode="group", margin_t=40)
+    figure.update_yaxes(
+        tickvals=list(rows.values()),
+        ticktext=list(rows),
+        range=[len(rows) - 0.5, -0.5],
+        showgrid=False,
+    )
+    return finish(figure, 330, margin_t=40)
 
 
 def distributions(
