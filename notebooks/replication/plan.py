@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plc_core.engine.config import TrainConfig, as_number
 from plc_core.files import project_path
-from plc_core.label_audit.cleaning import POLICIES, Policy
+from plc_core.label_audit.cleaning import Policy
+from plc_core.label_audit.evidence import Kind
 from plc_core.parameters import ParameterError, checked, read_yaml
 
-Slice = Literal["choice", "main", "frontier", "ties", "variants"]
-SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants")
+Slice = Literal["choice", "main", "frontier", "ties", "variants", "evidence"]
+SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants", "evidence")
 
 PARTS = ("train", "select", "test", "reward")
 """The parts of the pairs; no two share a prompt."""
@@ -32,6 +33,19 @@ class Choice(BaseModel):
     @classmethod
     def _numbers(cls, values: Any) -> Any:
         return {k: as_number(v) for k, v in values.items()} if isinstance(values, dict) else values
+
+
+class AuditStep(BaseModel):
+    """What an audit of the noisy labels does before training; in a study also as its policy alone.
+
+    Reversed labels have reversed scores, so those are no evidence: they would tell the truth.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: Policy
+    evidence: tuple[Kind, ...] = ("hidden states", "lengths", "words")
+    alike: bool = False  # every pair gets the mean p_flip: what is known without knowing which
 
 
 class StudyConfig(BaseModel):
@@ -64,6 +78,9 @@ class StudyConfig(BaseModel):
     tie_train: dict[str, Any] = Field(default_factory=dict)  # parameters of the tie jobs
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # one change each
     variant_rates: list[float] = Field(default_factory=list)
+    # Audits beside their rivals, of labels reversed as these parameters say; nothing is trained.
+    evidence: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    evidence_rates: list[float] = Field(default_factory=list)
     responses: int = Field(0, ge=0)  # prompts that every trained policy answers
     response_tokens: int = Field(128, gt=0)
 
@@ -78,9 +95,8 @@ class StudyConfig(BaseModel):
     def _consistent(self) -> StudyConfig:
         if "dpo" not in self.methods:
             raise ValueError('methods needs "dpo", the baseline')
-        audits = [m.get("audit") for m in (*self.methods.values(), *self.variants.values())]
-        if wrong := [name for name in audits if name is not None and name not in POLICIES]:
-            raise ValueError(f"audit names {wrong[0]!r}; known are {', '.join(POLICIES)}")
+        for changes in (*self.methods.values(), *self.variants.values()):
+            _audited(changes)
         if set(self.shares) != set(PARTS) or abs(sum(self.shares.values()) - 1) > 1e-6:
             raise ValueError(f"shares are of {', '.join(PARTS)} and sum to 1")
         if self.model != "world" and (self.scored is None or self.helpful is None):
@@ -118,7 +134,7 @@ class Job:
     tie_rate: float = 0.0
     mixture: str = "all"  # all, scored or helpful sources of the part train, or fresh pairs
     tags: Mapping[str, Any] = field(default_factory=dict)
-    audit: Policy | None = None  # what an audit of the noisy labels does before training
+    audit: AuditStep | None = None
 
     @property
     def name(self) -> str:
@@ -176,18 +192,28 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                 for name in study.tie_methods:
                     changes = study.methods[name] | study.tie_train
                     yield Job(part, name, changes, seed, tie_rate=rate)
-        if part == "variants":
-            for rate in study.variant_rates:
-                for name, changes in study.variants.items():
+        if part in ("variants", "evidence"):
+            named, rates = (
+                (study.variants, study.variant_rates)
+                if part == "variants"
+                else (study.evidence, study.evidence_rates)
+            )
+            for rate in rates:
+                for name, changes in named.items():
                     values, audit = _audited(changes)
+                    if part == "evidence":
+                        audit = audit or AuditStep(policy="flip")
                     mixture = values.pop("mixture", "all")
                     yield Job(part, name, values, seed, rate, mixture=mixture, audit=audit)
 
 
-def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Policy | None]:
+def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], AuditStep | None]:
     """The parameters of a training run, and what an audit does before it."""
     values = dict(changes)
-    return values, values.pop("audit", None)
+    step = values.pop("audit", None)
+    if step is None:
+        return values, None
+    return values, AuditStep.model_validate({"policy": step} if isinstance(step, str) else step)
 
 
 def seed_by_seed(slices: Iterable[Iterable[Job]]) -> list[Job]:

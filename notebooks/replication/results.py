@@ -30,7 +30,7 @@ from plc_core.files import RunError, read_json, replacing, write_json
 from plc_core.runs.provenance import provenance
 from plc_core.runs.status import now
 
-_NAMED = ("methods", "variants")
+_NAMED = ("methods", "variants", "evidence")
 _SETTINGS = (
     "model", "split_seed", "shares", "most_pairs", "train", "choice", "learning_rates", "betas",
     "choice_seeds", "tie_train", "responses", "response_tokens", *_NAMED,
