@@ -59,7 +59,17 @@ KINDS = {
     "largest-gap": "hard pairs, by the largest score gap",
     "smallest-gap": "hard pairs, by the smallest score gap",
 }
-DOSE_OF = ("data", "num_pairs", "model", "objective", "beta", "recipe", "flips", "annotator")
+DOSE_OF = (
+    "data",
+    "num_pairs",
+    "seed",
+    "model",
+    "objective",
+    "beta",
+    "recipe",
+    "flips",
+    "annotator",
+)
 ANNOTATOR = "what a simulated annotator gets wrong"
 
 
@@ -153,7 +163,7 @@ def _one_run(found: Digest) -> None:
         for row in ranking.itertuples():
             label = f"{SCORES.get(row.score, row.score)}: flip AUROC".replace("_", r"\_")
             bounds = (row.auroc, row.low, row.high)
-            st.metric(label, bracketed(bounds, 3), help=said, width="content")
+            st.metric(label, bracketed(bounds, 3), help=f"{row.text}. {said}", width="content")
     left, right = st.columns(2)
     with left:
         figure = figures.routing_by_state(routing)
@@ -259,13 +269,13 @@ def _dose(root: Path, name: str) -> None:
             method = f"{method}: {kind or 'none'}"
         opened.setdefault(method, {}).setdefault(rate, []).append(run)
     table = _pooled(tuple(picked), visits, opened)
+    reversed_ = f"Reversed in these runs: {'; '.join(kinds) or 'nothing'}."
     if len({rate for _, _, rate, _ in found_runs}) > 1:
         figure = figures.dose_response(table, published_hard_pairs())
-        reversed_ = f" Reversed in these runs: {'; '.join(kinds) or 'nothing'}."
-        guide = replace(DOSE, shows=DOSE.shows + reversed_)
+        guide = replace(DOSE, shows=f"{DOSE.shows} {reversed_}")
         chart("Routing against the share of reversed labels", figure, guide, key="dose_response")
     else:
-        st.caption("These runs have one flip rate: choose others for a curve.")
+        st.caption(f"{reversed_} For a curve choose runs of other flip rates.")
     st.dataframe(
         hard_pairs_shown(table).reset_index(), key="hard_pairs", hide_index=True, height="content"
     )

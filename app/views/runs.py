@@ -45,7 +45,8 @@ LOSS = (
 )
 NUMBERS = Guide(
     "Means over steps, each of them a mean over its pairs. Δ: minus the baseline, over the same "
-    f"steps. “{NOISE}”: the estimated share of reversed labels with its 95 % interval.",
+    f"steps. “{NOISE}”: the estimated share of reversed labels with its 95 % interval, "
+    "at the end of the first epoch, as later the policy remembers its labels.",
     "A Δ of more than two standard errors.",
     "Steps are taken as independent, and one run is one seed.",
 )
