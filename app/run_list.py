@@ -91,7 +91,7 @@ def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
 
 def _results(runs: Sequence[RunSummary]) -> pd.DataFrame:
     """What the first runs of the list came to; blank for the others, and where it is not known."""
-    rows = []
+    rows: list[dict[str, float]] = []
     for run in runs[:MOST_RESULTS]:
         rows.append({})
         if run.problem is None and run.kind == "training":

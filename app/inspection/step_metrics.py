@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from inspection.database import frame, query
@@ -58,7 +60,9 @@ def last_tenth(
 
 
 def _mean_and_error(name: str, values: pd.Series) -> dict[str, float]:
-    return {name: values.mean(), f"± {name}": values.sem()}
+    array = values.dropna().to_numpy(np.float64)
+    error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else math.nan
+    return {name: float(array.mean()) if len(array) else math.nan, f"± {name}": float(error)}
 
 
 def records_noise(run: Path) -> bool:

@@ -160,10 +160,10 @@ def _one_run(found: Digest) -> None:
     guides = truth.guides()
     said = _definitions(truth, precision["q_flip"], calibration)
     with st.container(horizontal=True, gap="large"):
-        for row in ranking.itertuples():
-            label = f"{SCORES.get(row.score, row.score)}: flip AUROC".replace("_", r"\_")
-            bounds = (row.auroc, row.low, row.high)
-            st.metric(label, bracketed(bounds, 3), help=f"{row.text}. {said}", width="content")
+        for row in ranking.to_dict("records"):
+            label = f"{SCORES.get(row['score'], row['score'])}: flip AUROC".replace("_", r"\_")
+            bounds = (row["auroc"], row["low"], row["high"])
+            st.metric(label, bracketed(bounds, 3), help=f"{row['text']}. {said}", width="content")
     left, right = st.columns(2)
     with left:
         figure = figures.routing_by_state(routing)

@@ -215,7 +215,7 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
         return
     numbers = last_tenth(tables, FINAL, baseline or None)
     table = numbers.reindex(columns=["run", "step"])
-    for name in (n for n in numbers if n not in table and not n.startswith("±")):
+    for name in (n for n in map(str, numbers) if n not in table and not n.startswith("±")):
         table[name] = [
             in_words(*pair) for pair in zip(numbers[name], numbers[f"± {name}"], strict=True)
         ]
