@@ -12,6 +12,7 @@ from figures.routing import (
     cartography,
     recipe_map,
     ternary,
+    z_strip,
 )
 from figures.routing_over_time import (
     correction_by_phase,
@@ -26,10 +27,16 @@ from inspection.step_metrics import noise_of, records_noise
 from marking import plain
 from reading import config_of, is_shadow, open_training, read_digest, shown_errors
 from recipe_curves import prior_of, recipe_curve
+from rerouting_view import rerouting
 from selection import head, point_clicked
+from state import FLAG, TEXT, kept
 
+from plc_core.analysis import audit
+from plc_core.analysis.audit import STATES
 from plc_core.analysis.noise import NoiseRate
 from plc_core.runs import Run
+
+SECTIONS = ("As logged", "Other settings")
 
 TRIANGLE = Guide(
     "Each dot is a pair at its last visit; a corner is a weight of 1. q depends on z alone, so all "
@@ -37,6 +44,12 @@ TRIANGLE = Guide(
     "says nothing. Click a dot to read its pair.",
     "Most dots near the clean corner, a tail towards flip, and no dot off the curve.",
     "That a pair is what its nearest corner says. No z makes tie the largest weight.",
+)
+STRIP = Guide(
+    "Lines: how z at the last visit is spread in each group. Ticks: single pairs; click one to "
+    "read it. Dotted: where the largest q changes.",
+    "Reversed pairs lie further left than clean ones; ties between them.",
+    "Which single pairs are reversed, where the lines overlap.",
 )
 RECIPE = Guide(
     "Lines: the weights that the run's recipe gives each z. Dots: some pairs as recorded. Bars: "
@@ -104,8 +117,20 @@ def page() -> None:
         if not found.visits:
             st.info("No pair of this run has been visited yet.")
             return
+        bar = st.container(horizontal=True, vertical_alignment="center")
+        section = bar.segmented_control(
+            "Settings",
+            SECTIONS,
+            key=kept("settings", SECTIONS[0], TEXT, SECTIONS),
+            required=True,
+            label_visibility="collapsed",
+        )
+        if section == SECTIONS[1]:
+            rerouting(name)
+            return
+        triangle = bar.toggle("Triangle of q", key=kept("triangle", False, FLAG))
         _summary(run, found, _means(str(found.folder), found))
-        _charts(run, found)
+        _charts(run, found, triangle)
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
@@ -132,12 +157,13 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
     noise = noise_of(run.path)
     if records_noise(run.path):
         cells["reversed labels, estimate"] = noise.short if noise else "not known yet"
+    helps = dict.fromkeys((f"mean q_{state}" for state in STATES), "Over pairs, at the last visit")
+    helps["visits"] = f"Up to step {found.last_step:,}"
+    if noise is not None:
+        helps["reversed labels, estimate"] = noise_sentence(noise)
     columns = st.columns([1.25, *[1] * (len(cells) - 1)])
     for column, (label, value) in zip(columns, cells.items(), strict=True):
-        column.metric(label.replace("_", r"\_"), value)
-    st.text(f"Up to step {found.last_step:,}. Means are over pairs, at their last visit.")
-    if noise is not None:
-        st.markdown(noise_sentence(noise))
+        column.metric(label.replace("_", r"\_"), value, help=helps.get(label))
 
 
 def shadow_note(run: Run) -> str:
@@ -161,16 +187,22 @@ def noise_sentence(noise: NoiseRate) -> str:
     )
 
 
-def _charts(run: Run, found: Digest) -> None:
+def _charts(run: Run, found: Digest, triangle: bool) -> None:
     config = config_of(run)
     curve = recipe_curve(config)
-    names = ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
+    names = ["oracle_state", "flipped", "injected_tie"]
+    names += ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
     points = sample(found, Filter(), names, MAP_POINTS)
     left, right = st.columns(2)
     with left:
-        some = points.head(TERNARY_POINTS)
-        figure = ternary(some, curve, prior_of(config), found.size, _beads(config, found))
-        chart("Pairs in the triangle of q", figure, TRIANGLE, "ternary", clicked=point_clicked)
+        if triangle:
+            some = points.head(TERNARY_POINTS)
+            figure = ternary(some, curve, prior_of(config), found.size, _beads(config, found))
+            guide, title = TRIANGLE, "Pairs in the triangle of q"
+        else:
+            figure = z_strip(points, _groups(points), curve, found.size)
+            guide, title = STRIP, "Pairs along z"
+        chart(title, figure, guide, "strip", clicked=point_clicked)
     with right:
         guide = MAP if "sd_z" in found.columns else MAP_OF_ONE_VISIT
         figure = cartography(points, found.size)
@@ -199,6 +231,11 @@ def _charts(run: Run, found: Digest) -> None:
         title = "Would-be correction by phase · shadow" if shadow else "Correction by phase"
         guide = SHADOW_PHASE if shadow else PHASE
         chart(title, correction_by_phase(phases, shadow), guide, "phases")
+
+
+def _groups(points: pd.DataFrame) -> pd.Series | None:
+    """The true state of each pair, or its marker; None where neither is known."""
+    return audit.groups(points) if audit.knows_flips(points) else None
 
 
 def _beads(config: dict[str, object], found: Digest) -> pd.DataFrame:
