@@ -161,15 +161,22 @@ def run_audit(given: argparse.Namespace) -> int:
         return 1
     runs = project_path(parameters["runs_dir"])
     run = open_run(resolve(runs, parameters["name"]))
-    lines = [*AuditFolder(run).said["sentences"], ""]
+    folder, config = AuditFolder(run), AuditConfig.model_validate(run.info["config"])
+    lines = list(folder.said["sentences"])
+    for column in config.noise_by:
+        for row in folder.noise_by(column).to_dict("records"):
+            rate = "not known" if np.isnan(row["rate"]) else f"{row['rate']:.0%}"
+            interval = "" if np.isnan(row["low"]) else f" [{row['low']:.0%}, {row['high']:.0%}]"
+            lines.append(f"  {column} {row['group']}: {rate}{interval}, {row['pairs']:,} pairs")
+    lines.append("")
     lines += [
         f"Report:     {run.path / 'report.html'}",
         f"Every pair: {run.path / 'audit.parquet'}",
     ]
-    config = AuditConfig.model_validate(run.info["config"])
     if config.policy is not None:
         lines.append(f"Cleaned:    {config.export_file}")
-    lines.append(f"Inspector:  plc app --runs {runs}")
+    plc = ".venv/bin/plc" if checkout() is not None else "plc"
+    lines.append(f"Inspector:  {plc} app --runs {runs}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

@@ -166,10 +166,11 @@ def _by_kind(
 
 
 def _evidence(study: Study, measure: str, group: str, name: str) -> pd.DataFrame:
-    """Values of the jobs without training. Hard errors follow from the scores, so all seeds have
-    the same, which count once."""
+    """Values of the jobs without training. Errors that follow from the scores may be the same for
+    every seed: the same pairs count once."""
     values = study.values(measure, group, name, "evidence")
-    return values.drop_duplicates(["flip_rate", "value"]) if name == "hard" else values
+    data = study.jobs.set_index("job")["data"]
+    return values.assign(data=values["job"].map(data)).drop_duplicates(["flip_rate", "data"])
 
 
 def rankings_table(study: Study, measure: str = "flip_auroc") -> pd.DataFrame:
@@ -216,12 +217,11 @@ def calibration_table(study: Study) -> pd.DataFrame:
 
 def _intervals(study: Study, name: str) -> pd.DataFrame:
     """flip_rate, low, high of the noise rate, a row a job; also where the rate is not known."""
-    jobs = study.jobs[(study.jobs["slice"] == "evidence") & (study.jobs["method"] == name)]
     rows = study.measures[
         (study.measures["measure"] == "noise_rate") & (study.measures["group"] == "audit")
     ]
-    both = jobs[["job", "flip_rate"]].merge(rows[["job", "low", "high"]], on="job")
-    return both.drop_duplicates(["flip_rate", "low", "high"]) if name == "hard" else both
+    jobs = _evidence(study, "ece", "audit p_flip", name)[["job", "flip_rate"]]
+    return jobs.merge(rows[["job", "low", "high"]], on="job")
 
 
 # ---- what it buys --------------------------------------------------------------------------------

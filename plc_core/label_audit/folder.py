@@ -49,8 +49,7 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     folder.mkdir(exist_ok=True)
     audit.evidence_table().to_csv(folder / "evidence.csv", index=False)
     for column, table in groups.items():
-        name = "".join(c if c.isalnum() else "-" for c in column)
-        table.to_csv(folder / f"noise-by-{name}.csv", index=False)
+        table.to_csv(folder / _noise_file(column), index=False)
     run.update_info(
         data={
             "origin": audit.pairs.origin,
@@ -67,6 +66,10 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
             "sentences": audit.sentences(),
         },
     )
+
+
+def _noise_file(column: str) -> str:
+    return f"noise-by-{''.join(c if c.isalnum() else '-' for c in column)}.csv"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,10 @@ class AuditFolder:
         if not isinstance(said, dict):
             raise RunError(f"The run {self.run.name!r} holds no finished audit.")
         return said
+
+    def noise_by(self, column: str) -> pd.DataFrame:
+        """The noise rate by a column that the audit was asked for; see `Audit.noise_by`."""
+        return pd.read_csv(self.run.path / "tables" / _noise_file(column))
 
     @property
     def check(self) -> BlindCheck:
