@@ -15,6 +15,7 @@ from reading import open_below
 from plc_core.files import RunError
 from plc_core.label_audit.folder import AuditFolder
 from plc_core.runs import Run
+from plc_core.storage import MANIFEST, first_damaged
 
 
 def open_audit(root: Path, name: str) -> AuditFolder:
@@ -53,10 +54,15 @@ def texts_of(folder: AuditFolder, row: int) -> dict[str, Any]:
 
 
 def tables(folder: AuditFolder) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
-    """The table of evidence, and by name of a column the noise rate of each of its groups."""
+    """The table of evidence, and by name of a column the noise rate of each of its groups.
+
+    RunError where one of them is damaged or missing.
+    """
     home = folder.run.path / "tables"
     by = sorted(home.glob("noise-by-*.csv"))
-    refuse_links(folder.run.path, [home / "evidence.csv", *by])
+    refuse_links(folder.run.path, [home / "evidence.csv", home / MANIFEST, *by])
+    if damaged := first_damaged(home):
+        raise RunError(f"{home / damaged} is damaged or missing. Put back a copy, or audit again.")
     names = [path.stem.removeprefix("noise-by-") for path in by]
     groups = [pd.read_csv(path, dtype={"group": str}, keep_default_na=False,
                           na_values={n: [""] for n in ("rate", "low", "high")})

@@ -68,7 +68,7 @@ def _some_visits(path: Path) -> list[Path]:
 
 def _whole(path: Path) -> bool:
     """Whether a Parquet file has its beginning and its end; a link is not followed."""
-    if path.is_symlink():
+    if path.is_symlink() or not path.is_file():
         return True  # it is refused where it would be opened
     try:
         with path.open("rb") as file:

@@ -123,7 +123,8 @@ def read_digest(run: Run) -> Digest:
     without them, and goes no further. Of a run that goes on, the last state that was read is shown.
     """
     last = newest(run) if is_live(run) else None
-    if last and time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
+    # A clock that went back makes what was read before it later than now.
+    if last and 0 <= time.time() - last.folder.stat().st_mtime < LIVE_SECONDS:
         return last
     # Ten thousand files take a while to look at, and a person's clicks come close together.
     seen = _seen(run)

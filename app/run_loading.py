@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
 from figures.overlay import GROUPS, run_curves
@@ -32,10 +33,18 @@ def wait_for(run: Run, task: Preparation, metrics: Callable[[Run], pd.DataFrame]
         _progress(task)
     table = metrics(run)
     if len(table):
-        figure = run_curves({run.name: table}, GROUPS["Routing"], None)
+        figure = curves({run.name: table}, GROUPS["Routing"], None)
         title = f"Routing of {plain(run.name)}, step by step"
         chart(title, figure, MEANWHILE, key="meanwhile")
     st.stop()
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def curves(
+    tables: dict[str, pd.DataFrame], columns: Sequence[str], baseline: str | None
+) -> go.Figure:
+    """`run_curves`, drawn once for all who look at these tables."""
+    return run_curves(tables, columns, baseline)
 
 
 @st.fragment(run_every=0.7)

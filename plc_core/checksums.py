@@ -7,10 +7,12 @@ not look. Of files of other libraries `plc_core.storage` keeps a list.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
 import re
+import stat
 import struct
 import sys
 import time
@@ -92,6 +94,8 @@ def _of_entry(entry: dict[str, Any]) -> str:
 
 def _remembered(read: Callable[..., Any], path: Path) -> Any:
     state = path.stat()
+    if not stat.S_ISREG(state.st_mode):  # a pipe or a device would never come to an end
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     stamp = (state.st_size, state.st_mtime_ns, state.st_ino)
     settled = time.time_ns() - state.st_mtime_ns > _SETTLED_NS
     return (read if settled else read.__wrapped__)(path, *stamp)  # type: ignore[attr-defined]

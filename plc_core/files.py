@@ -37,7 +37,12 @@ def cache_dir() -> Path:
     chosen = os.environ.get("PLC_CACHE")
     if chosen:
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without one, as in a container
+        raise RunError(
+            "There is no home folder for the cache. Set PLC_CACHE to a folder."
+        ) from None
     return Path(base) / "plc_core"
 
 
@@ -162,6 +167,8 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
     With `sealed`, a file without a checksum counts as damaged.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device would never come to an end
+            raise OSError("it is not a regular file")
         raw = path.read_bytes()
         content = json.loads(raw.decode())
     except FileNotFoundError:

@@ -1,21 +1,28 @@
 """Twenty people in the inspector at once: `python -m tests.measure_people FOLDER`.
 
-FOLDER gets a run of 200,000 pairs where it has none. Each person has a page of their own; all act
-at the same moment, round after round, and every reaction is timed in the browser: of a decision
-until the next pair stands there and until it is saved, of a new order or filter and of another page
-until it is drawn. Printed are the median, the ninth of ten and the slowest, and the memory.
+FOLDER gets a run of 200,000 pairs where it has none. All act at the same moment, round after round.
+First each is a session without a browser, as twenty people have twenty computers: timed is the
+server alone, from the request until all of a page is sent. Then each is a page of one browser on
+this machine, and every reaction is timed there: of a decision until the next pair stands there and
+until it is saved, of a new order and of another page until it is drawn. Printed are the median, the
+ninth of ten and the slowest, the server's CPU seconds and its memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+import websockets
 from playwright.sync_api import sync_playwright
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from plc_core.runs import open_run
 from plc_core.runs.decisions import read_decisions
@@ -51,6 +58,11 @@ def main() -> None:
     if not path.exists():
         write_huge_run(options.runs, "huge", pairs=options.pairs, epochs=3)
     with (
+        tempfile.TemporaryDirectory() as cache,
+        inspector(options.runs, PLC_CACHE=cache) as address,
+    ):
+        asyncio.run(_sessions(address, options.people))
+    with (
         sync_playwright() as playwright,
         tempfile.TemporaryDirectory() as cache,
         inspector(options.runs, PLC_CACHE=cache) as address,
@@ -82,16 +94,7 @@ def main() -> None:
                 page.wait_for_function("() => window.took !== null")
             return [page.evaluate("window.took") / 1000 for page in pages]
 
-        def report(name: str, seconds: list[float]) -> None:
-            ranked = sorted(seconds)
-            median, late = ranked[len(ranked) // 2], ranked[int(0.9 * (len(ranked) - 1))]
-            memory = server.memory_info().rss / 1e6
-            print(  # noqa: T201
-                f"{name:<52}median {median:6.2f} s   9 of 10 {late:6.2f} s   slowest "
-                f"{ranked[-1]:6.2f} s   {memory:5.0f} MB",
-                flush=True,
-            )
-
+        report = Report(server)
         report("the first page, of a new server", opened(lambda n: "/?run=huge", "true"))
         report("pairs, until one is there", opened(lambda n: "/pairs?run=huge", _ID))
         keys = "kftd"
@@ -117,6 +120,84 @@ def main() -> None:
         f"{options.people} people; the server at most {peak.most_alone / 1e6:.0f} MB, the process "
         f"that reads visits {peak.most / 1e6:.0f} MB; {len(held):,} pairs decided on"
     )
+
+
+class Report:
+    """Prints a line an action, with what the server spent since the line before."""
+
+    def __init__(self, server: psutil.Process) -> None:
+        self.server, self.spent = server, 0.0
+
+    def __call__(self, name: str, seconds: list[float]) -> None:
+        ranked = sorted(seconds)
+        median, late = ranked[len(ranked) // 2], ranked[int(0.9 * (len(ranked) - 1))]
+        spent = sum(self.server.cpu_times()[:2])
+        print(  # noqa: T201
+            f"{name:<44}median {median:6.2f} s   9 of 10 {late:6.2f} s   slowest "
+            f"{ranked[-1]:6.2f} s   server {spent - self.spent:5.2f} CPU s, "
+            f"{self.server.memory_info().rss / 1e6:4.0f} MB",
+            flush=True,
+        )
+        self.spent = spent
+
+
+class Session:
+    """What a browser asks of Streamlit's server, without drawing it."""
+
+    def __init__(self, socket: websockets.ClientConnection) -> None:
+        self.socket, self.last = socket, BackMsg()
+
+    async def opened(self, page: str, query: str, sign: str) -> float:
+        """Seconds until a message with the words `sign` has come, and the whole page with it."""
+        begun, seen = time.perf_counter(), False
+        self.last = BackMsg()
+        self.last.rerun_script.page_name, self.last.rerun_script.query_string = page, query
+        await self.socket.send(self.last.SerializeToString())
+        timers: list[asyncio.Task[None]] = []
+        while True:
+            raw = await self.socket.recv(decode=False)
+            seen |= sign.encode() in raw
+            message = ForwardMsg.FromString(raw)
+            kind = message.WhichOneof("type")
+            if kind == "navigation":
+                self.last.rerun_script.page_script_hash = message.navigation.page_script_hash
+            elif kind == "auto_rerun":
+                again = message.auto_rerun
+                timers += [asyncio.create_task(self._again(again.interval, again.fragment_id))]
+            elif kind == "script_finished" and seen and not message.script_finished:
+                for timer in timers:
+                    timer.cancel()
+                return time.perf_counter() - begun
+
+    async def _again(self, seconds: float, fragment: str) -> None:
+        ask = BackMsg()
+        while True:
+            await asyncio.sleep(seconds)
+            ask.CopyFrom(self.last)
+            ask.rerun_script.fragment_id, ask.rerun_script.is_auto_rerun = fragment, True
+            await self.socket.send(ask.SerializeToString())
+
+
+async def _sessions(address: str, people: int) -> None:
+    report = Report(_server(address))
+    url = f"{address.replace('http', 'ws')}/_stcore/stream"
+    kinds: dict[str, Any] = {"subprotocols": ["streamlit"], "max_size": None}
+    sessions = [Session(await websockets.connect(url, **kinds)) for _ in range(people)]
+    sorts = ("z", "margin", "q_tie", "q_flip", "pair_id")
+    for name, page, query, sign in (
+        ("runs, of a new server", "", "", "Curves"),
+        ("pairs, opened for the first time", "pairs", "", "plc-id"),
+        ("pairs", "pairs", "", "plc-id"),
+        ("another order, by a link", "pairs", "&sort={}", "plc-id"),
+        ("routing, for the first time", "routing", "", "Correction by phase"),
+        ("routing", "routing", "", "Correction by phase"),
+        ("ties, for the first time", "ties", "", "Healthy"),
+    ):
+        asked = [f"run=huge{query.format(sorts[n % 5])}" for n in range(people)]
+        waits = [s.opened(page, q, sign) for s, q in zip(sessions, asked, strict=True)]
+        report(f"the server alone: {name}", await asyncio.gather(*waits))
+    for session in sessions:
+        await session.socket.close()
 
 
 if __name__ == "__main__":

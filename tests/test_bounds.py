@@ -161,7 +161,8 @@ def test_a_small_file_that_unpacks_to_much_ends_in_a_sentence(tmp_path, name):
 @pytest.mark.parametrize(
     ("line", "head"),
     [(b"\n", ROW), (b"null\n", ROW), (b"{}\n", ROW),
-     (b'{"prompt":"","chosen":"","rejected":null}\n', ROW),
+     (b'{"prompt":"","chosen":"","rejected":null}\n', ROW), (b"\v\n", ROW),
+     (b'{"prompt":" ","chosen":" ","rejected":" "}\n', ROW), (b'{"chosen":[]}\n', ROW),
      (b"\n", b"prompt,chosen,rejected\nHi,a,b\n"), (b",,\n", b"prompt,chosen,rejected\nHi,a,b\n")],
 )  # fmt: skip
 def test_blank_rows_pass_at_ten_million_a_minute(tmp_path, line, head):
@@ -180,6 +181,37 @@ def test_blank_rows_pass_at_ten_million_a_minute(tmp_path, line, head):
     assert pairs.rows_read in (1, count + 1)
     # 6 us a row; twice that, as two threads of one core slow each other down.
     assert took < 2 * count * 60 / 10_000_000
+
+
+def test_rows_that_are_none_are_listed_each_for_itself(tmp_path):
+    rows = [{}, {"a": 1}, {}, {"a": True}, {"a": 1}, {"prompt": "q", "chosen": 1, "rejected": True},
+            {"prompt": "q", "chosen": True, "rejected": 1}, None, 1, 1.0, True, None]  # fmt: skip
+    alone = []
+    for number, row in enumerate(rows):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(ROW + json.dumps(row).encode())
+        [found] = load_pairs(path).findings.to_pylist()
+        alone.append((found["rule"], found["reason"]))
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(ROW + "\n".join(map(json.dumps, [*rows, *rows])).encode())
+    found = load_pairs(path).findings.to_pylist()
+    assert [(row["rule"], row["reason"]) for row in found] == alone * 2
+    assert [row["row"] for row in found] == [*range(2, 2 + 2 * len(rows))]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", b"prompt,chosen,rejected\nHi,a,b\n" + b"\r\n" * 50),
+     ("a.jsonl", (ROW.decode() + "\n" * 50).encode("utf-16"))],
+)  # fmt: skip
+def test_blank_lines_that_are_read_one_by_one_are_bounded(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    encoding = "utf-16" if name.endswith("jsonl") else "utf-8"
+    assert len(load_pairs(path, encoding=encoding)) == 1
+    path.write_bytes(content + b"\n\0" * 2)
+    with pytest.raises(DataError, match="more than 10 rows"):
+        load_pairs(path, encoding=encoding, bounds={"rows": 10})
 
 
 def test_every_bound_can_be_raised_and_lowered(tmp_path):

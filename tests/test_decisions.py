@@ -44,19 +44,29 @@ def test_a_decision_is_on_disk_at_once_and_can_be_taken_back(run: Run) -> None:
     assert set(decide(run, first, None)) == {second}
 
 
-def test_an_unknown_decision_is_refused(run: Run) -> None:
+def test_an_unknown_decision_and_an_unknown_pair_are_refused(run: Run) -> None:
+    known = pairs_of(run)["pair_id"][0]
     with pytest.raises(RunError, match="one of keep, flip, tie, drop"):
-        decide(run, "x", "delete")
-    assert not read_decisions(run)
+        decide(run, known, "delete")
+    for unknown in ("nope", "", "\ud800"):
+        with pytest.raises(RunError, match="has no pair"):
+            decide(run, unknown, "keep")
+        with pytest.raises(RunError, match="has no pair"):
+            decide_all(run, [known, unknown], "keep")
+    (run.path / "pairs.parquet").unlink()
+    with pytest.raises(RunError, match="has no pair"):
+        decide(run, known, "keep")
+    assert not (run.path / "decisions").exists()
 
 
 def test_a_broken_file_is_never_written_over(run: Run) -> None:
-    decide(run, "a", "keep")
+    one, two, three = pairs_of(run)["pair_id"][:3]
+    decide(run, one, "keep")
     path = run.path / "decisions" / "decisions.jsonl"
-    path.write_text(path.read_text() + '{"pair_id": "b", "decis\n')
+    path.write_text(path.read_text() + f'{{"pair_id": "{two}", "decis\n')
     before = path.read_bytes()
     with pytest.raises(RunError, match="line 2, is no decision"):
-        decide(run, "c", "keep")
+        decide(run, three, "keep")
     assert path.read_bytes() == before
 
 
@@ -65,20 +75,22 @@ def test_links_are_left_alone(run: Run, tmp_path: Path) -> None:
     outside.mkdir()
     (run.path / "decisions").symlink_to(outside)
     with pytest.raises(RunError, match="leads outside"):
-        decide(run, "a", "keep")
+        decide(run, pairs_of(run)["pair_id"][0], "keep")
     with pytest.raises(RunError, match="leads outside"):
         export_cleaned(run)
     assert not list(outside.iterdir())
 
 
-def _decide_many(path: Path, name: str) -> None:
-    for number in range(15):
-        decide(open_run(path), f"{name}{number}", "keep")
+def _decide_many(path: Path, pair_ids: list[str]) -> None:
+    for pair_id in pair_ids:
+        decide(open_run(path), pair_id, "keep")
 
 
 def test_two_processes_lose_nothing(run: Run) -> None:
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_decide_many, args=(run.path, name)) for name in "ab"]
+    ids = pairs_of(run)["pair_id"].tolist()
+    parts = ids[:15], ids[15:30]
+    workers = [context.Process(target=_decide_many, args=(run.path, part)) for part in parts]
     for worker in workers:
         worker.start()
     for worker in workers:

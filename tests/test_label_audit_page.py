@@ -1,5 +1,6 @@
 """The page of a label audit: its numbers, its pairs, and the blind check by people."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from plc_core.files import RunError
 from plc_core.label_audit.blind_check import BlindCheck, draw
 from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
 from plc_core.runs import create_run, open_run
+from plc_core.storage import MANIFEST
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
 from tests.test_app import OF_ONE_RUN, read_by, said
@@ -25,6 +27,7 @@ MARKUP = '<img src=x onerror="owned=1"> **bold** $x$'
 GOOD = ["thanks", "because", "exactly", "precise"]
 BAD = ["dunno", "whatever", "maybe", "lol"]
 PAGE = "views/label_audit.py"
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def press(app: AppTest, action: str, pair: str | None = None) -> AppTest:
     states = app._tree.get_widget_states()
     state = states.widgets.add()
     state.id = app.get("bidi_component")[0].proto.id
-    state.json_value = json.dumps({"verdict": entry | {"number": f"{shown['done']} {action}"}})
+    state.json_value = json.dumps({"verdict": entry | {"number": next(NUMBERS)}})
     after = app._run(states)
     assert not after.exception
     return after
@@ -148,8 +151,15 @@ def test_a_verdict_lands_on_the_pair_that_was_shown_and_can_be_taken_back(opened
     press(app, "right")
     press(app, "undo")
     assert (read_by(app)["pair"], read_by(app)["last"]) == (second, first)
+    press(app, "undo")  # of the later verdict on it: the earlier one holds again
+    assert check.verdicts()[["pair_id", "verdict"]].values.tolist() == [[first, "left"]]
     press(app, "undo")
     assert not len(check.verdicts()) and read_by(app)["last"] is None
+    check.take_back(first)  # nothing is left of it
+    check.add(first, "right")
+    check.add(first, "right")  # sent twice
+    check.take_back(first)
+    assert not len(check.verdicts())
     press(app, "left", pair="unknown")
     assert "not saved" in app.error[0].value and not len(check.verdicts())
 
@@ -180,9 +190,24 @@ def test_a_check_that_has_begun_stays_and_survives_a_line_that_was_cut(root) -> 
     with (check.folder / "verdicts.jsonl").open("a") as file:
         file.write('{"pair_id": "x", "verd')
     check.add(drawn[1].pair_id, "right")
-    with (check.folder / "verdicts.jsonl").open("a") as file:
-        file.write('{"pair_id": [], "verdict": {}, "who": "", "at": ""}\n')
     assert check.verdicts()["verdict"].tolist() == ["left", "right"]
+
+
+def test_a_damaged_file_of_an_audit_is_a_sentence(opened, root) -> None:
+    begun(opened(), "Ada")
+    folder = AuditFolder(open_run(root / "audited"))
+    folder.check.add(folder.check.shown()[0].pair_id, "left", "Ada")
+    names = ["blind_check/verdicts.jsonl", "blind_check/pairs.json", "audit.parquet"]
+    names += [f"tables/{name}" for name in ("evidence.csv", "noise-by-source.csv", MANIFEST)]
+    for name in names:
+        path = root / "audited" / name
+        whole = path.read_bytes()
+        hit = bytearray(whole)
+        hit[len(hit) // 2] ^= 1
+        path.write_bytes(hit)
+        assert f"{path.name}" in said(opened()).replace("\\", ""), name
+        path.write_bytes(whole)
+    assert "damaged" not in said(opened())
 
 
 def test_other_pages_say_that_it_is_an_audit(opened, root) -> None:

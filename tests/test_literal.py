@@ -7,28 +7,32 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import plc_core
 from plc_core.batch import run_notebook
 from plc_core.data import load_pairs
 from plc_core.data.rules import FINDINGS
 from plc_core.files import write_json, write_table
-from plc_core.runs import open_run
+from plc_core.label_audit.folder import KIND, save_audit
+from plc_core.runs import create_run, open_run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import change_json, write_fake_answers, write_fake_run
+from tests.measure_inspector import DRAWN, SETTLED
 from tests.paths import ROOT
 from tests.tiny_tokenizers import qwen
 
 sys.path.insert(0, str(ROOT / "app"))
 
+AUDIT = "audited"
 IMAGE = '<img src=x onerror="window.owned=1">'
-LONGEST_MS = 300_000
 PAYLOADS = (
     IMAGE,
     "<script>window.owned=1</script>",
@@ -47,7 +51,8 @@ PAYLOADS = (
     "</pre></textarea></style></title><script>window.owned=1</script>",
     "<!-- comment --> <?php ?> <![CDATA[x]]>",
 )
-PAGES = ("", "routing", "pairs", "ties", "human_disagreement", "corruption", "tests", "wins")
+PAGES = ("", "routing", "pairs", "ties", "human_disagreement", "corruption", "tests", "wins",
+         "label_audit")  # fmt: skip
 FOREIGN = "document.querySelectorAll('[onerror], [onload], [srcdoc], img[src=x], b.x').length"
 
 
@@ -86,7 +91,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(broken / "run.json", {"schema": IMAGE})
     failed = write_fake_run(root, "failed", seed=5, state="failed")
     change_json(failed / "status.json", reason=f"ValueError: {IMAGE} $x$ **b**")
+    _audit(root)
     return root
+
+
+def _audit(root: Path) -> None:
+    """A label audit of pairs whose texts and sources are payloads, seven times over."""
+    rows = [
+        {"prompt": f"{payload} {n}", "chosen": f"{payload} good", "rejected": f"{payload} bad",
+         "source": PAYLOADS[n % 3]}
+        for n, payload in enumerate(PAYLOADS * 7)
+    ]  # fmt: skip
+    file = root / "pairs.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    run = create_run(root, AUDIT, {"kind": KIND, "config": {"data": IMAGE}})
+    with run.running("auditing"):
+        save_audit(plc_core.audit(load_pairs(file), evidence=["lengths", "words"]), run)
 
 
 def _plant_prompts(path: Path, count: int) -> None:
@@ -125,21 +145,20 @@ def address(runs: Path) -> Iterator[str]:
 @pytest.fixture
 def page() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api")
-    sync_api.expect.set_options(timeout=LONGEST_MS)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         page = browser.new_page(viewport={"width": 1366, "height": 900})
-        page.set_default_timeout(LONGEST_MS)
+        page.set_default_timeout(0)  # pytest's own limit ends what hangs
         yield page
         browser.close()
 
 
-def settled(page: Any) -> None:
-    from playwright.sync_api import expect
-
-    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
-    expect(page.get_by_test_id("stException")).to_have_count(0)
-    page.wait_for_timeout(300)
+def settled(page: Any, sign: str = "h1") -> None:
+    """Wait until `sign` stands there, the page's script has ended, and a frame is drawn."""
+    page.locator(sign).first.wait_for()
+    page.wait_for_function(SETTLED)
+    page.evaluate(DRAWN)
+    assert page.get_by_test_id("stException").count() == 0
 
 
 def assert_untouched(page: Any) -> None:
@@ -160,12 +179,9 @@ def shown(page: Any) -> str:
 
 
 def test_every_page_shows_the_markup_of_others_literally(address: str, page: Any) -> None:
-    from playwright.sync_api import expect
-
     seen = {}
     for name in PAGES:
         page.goto(f"{address}/{name}?run=odd%3D1%2B1")
-        expect(page.get_by_role("heading").first).to_be_visible()
         settled(page)
         assert_untouched(page)
         seen[name] = shown(page)
@@ -173,7 +189,6 @@ def test_every_page_shows_the_markup_of_others_literally(address: str, page: Any
     assert IMAGE in seen["wins"]
     for section in ("Numbers", "Provenance", "Run again"):
         page.goto(f"{address}/?run=odd%3D1%2B1&run=failed&show={section.replace(' ', '+')}")
-        expect(page.get_by_role("heading", name="Runs")).to_be_visible()
         settled(page)
         assert_untouched(page)
         assert IMAGE in shown(page)
@@ -183,13 +198,10 @@ def test_every_page_shows_the_markup_of_others_literally(address: str, page: Any
 def test_every_pair_shows_its_texts_and_its_note_literally(
     address: str, runs: Path, page: Any
 ) -> None:
-    from playwright.sync_api import expect
-
     ids = pd.read_parquet(runs / "odd=1+1" / "pairs.parquet", columns=["pair_id"])["pair_id"]
     for number, payload in enumerate(PAYLOADS):
         page.goto(f"{address}/pairs?run=odd%3D1%2B1&pair={ids[number]}")
-        expect(page.locator(".plc-id")).to_contain_text(ids[number])
-        settled(page)
+        settled(page, f".plc-id:text('{ids[number]}')")
         assert_untouched(page)
         texts = page.locator(".plc-text").all_text_contents()
         other = PAYLOADS[(number + 1) % len(PAYLOADS)]
@@ -202,35 +214,53 @@ def test_every_pair_shows_its_texts_and_its_note_literally(
 
 
 def test_what_is_typed_is_shown_literally(address: str, page: Any) -> None:
-    from playwright.sync_api import expect
-
     page.goto(f"{address}/pairs?run=odd%3D1%2B1")
-    expect(page.locator(".plc-id")).to_be_visible()
-    settled(page)
+    settled(page, ".plc-id")
     for payload in PAYLOADS[:6]:
         page.get_by_role("textbox", name="Search in texts").fill(payload)
         page.keyboard.press("Enter")
-        page.wait_for_timeout(800)
+        searched = "words => new URLSearchParams(location.search).get('q') === words"
+        page.wait_for_function(searched, arg=payload)
         settled(page)
         assert_untouched(page)
-    for query in ("run", "pair", "sort", "search", "source", "judged", "show", "baseline"):
-        for name in PAGES:
-            page.goto(
-                f"{address}/{name}?{query}=%3Cimg+src%3Dx+onerror%3D%22window.owned%3D1%22%3E"
-            )
-            page.wait_for_timeout(500)
+    others = ("pair", "sort", "q", "source", "judged", "show", "baseline", "decision", "label",
+              "judge", "audit_text", "audit_source", "tie_source", "prompt")  # fmt: skip
+    for name in PAGES:
+        for query in (
+            {"run": IMAGE, "audit": IMAGE},
+            {"run": "odd=1+1", "audit": AUDIT} | dict.fromkeys(others, IMAGE),
+        ):
+            page.goto(f"{address}/{name}?{urlencode(query)}")
             settled(page)
             assert_untouched(page)
 
 
-def test_the_page_of_answers_shows_each_of_them_literally(address: str, page: Any) -> None:
-    from playwright.sync_api import expect
+def test_a_label_audit_and_its_blind_check_show_texts_literally(
+    address: str, runs: Path, page: Any
+) -> None:
+    ids = open_run(runs / AUDIT).pairs(["pair_id"])["pair_id"]
+    for number in range(0, len(PAYLOADS), 3):
+        payload = PAYLOADS[number]
+        page.goto(f"{address}/label_audit?audit={AUDIT}&pair={ids[number]}")
+        settled(page, ".plc-text")
+        assert_untouched(page)
+        texts = page.locator(".plc-text").all_text_contents()
+        assert {f"{payload} {number}", f"{payload} good", f"{payload} bad"} <= set(texts)
+    page.goto(f"{address}/label_audit?{urlencode({'audit': AUDIT, 'judge': IMAGE})}")
+    settled(page, ".plc-text")
+    page.get_by_role("button", name="Check 50 pairs blind").click()
+    settled(page, "[data-action=left]")
+    assert_untouched(page)
+    assert page.locator("[data-at=progress]").text_content() == f"{IMAGE} · 0 of 50"
+    page.get_by_role("button", name="Answer 1 is better").click()
+    settled(page, "[data-at=progress]:has-text('1 of 50')")
+    assert_untouched(page)
 
+
+def test_the_page_of_answers_shows_each_of_them_literally(address: str, page: Any) -> None:
     for number in range(len(PAYLOADS)):
         page.goto(f"{address}/wins?run=odd%3D1%2B1&prompt={number:016x}")
-        expect(page.get_by_text("The answers behind a cell")).to_be_visible()
-        expect(page.locator(".plc-text").first).to_be_visible()
-        settled(page)
+        settled(page, ".plc-text")
         assert_untouched(page)
         assert PAYLOADS[number % len(PAYLOADS)] in page.locator(".plc-text").all_text_contents()
 
@@ -250,7 +280,7 @@ def test_reports_show_the_texts_of_others_literally(tmp_path: Path, runs: Path, 
               "model": str(tmp_path / "model")}  # fmt: skip
     run_notebook(ROOT / "notebooks" / "data.ipynb", values)
     page.goto((tmp_path / "odd" / "report.html").as_uri())
-    page.wait_for_timeout(1500)
+    page.evaluate(DRAWN)
     assert_untouched(page)
     assert PAYLOADS[0] in str(page.evaluate("document.body.textContent"))
 
@@ -268,7 +298,7 @@ def test_reports_show_the_texts_of_others_literally(tmp_path: Path, runs: Path, 
         f"<html><meta charset=utf-8><body>{''.join(parts)}</body></html>", encoding="utf-8"
     )
     page.goto((tmp_path / "report.html").as_uri())
-    page.wait_for_timeout(1500)
+    page.evaluate(DRAWN)
     assert_untouched(page)
     said = str(page.evaluate("document.body.textContent"))
     ids = list(run.pairs(["pair_id"])["pair_id"])

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from plc_core.runs import open_run
@@ -31,11 +30,17 @@ def decide(*words):
             return decisions.decide(*words)
         except RunError as error:
             assert "Try again" in str(error)
-run, person, each, shared = open_run(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+run, person, each = open_run(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+shared, *ids = run.pairs(["pair_id"])["pair_id"].tolist()
 for number in range(each):
-    decide(run, f"{person:08d}{number:08d}", ("keep", "flip", "tie", "drop")[number % 4], "")
+    pair = ids[person * each + number]
+    decide(run, pair, ("keep", "flip", "tie", "drop")[number % 4], "")
     decide(run, shared, ("keep", "flip")[(person + number) % 2], f"{person}-{number}")
 """
+
+
+def ids_of(path: Path) -> list[str]:
+    return list(open_run(path).pairs(["pair_id"])["pair_id"])
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -44,25 +49,24 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_twenty_processes_that_decide_at_once_lose_nothing(tmp_path: Path) -> None:
-    path = write_fake_run(tmp_path, "shared", pairs=20)
+    path = write_fake_run(tmp_path, "shared", pairs=1 + PEOPLE * EACH)
+    shared = ids_of(path)[0]
     words = [sys.executable, "-c", ONE_PERSON, str(path)]
-    people = [
-        subprocess.Popen([*words, str(n), str(EACH), "f" * 16], cwd=ROOT) for n in range(PEOPLE)
-    ]
+    people = [subprocess.Popen([*words, str(n), str(EACH)], cwd=ROOT) for n in range(PEOPLE)]
     assert [person.wait() for person in people] == [0] * PEOPLE
     lines = lines_of(path)
-    own = [line for line in lines if line["pair_id"] != "f" * 16]
+    own = [line for line in lines if line["pair_id"] != shared]
     assert len(own) == PEOPLE * EACH == len({line["pair_id"] for line in own})
-    notes = [line["note"] for line in lines if line["pair_id"] == "f" * 16]
+    notes = [line["note"] for line in lines if line["pair_id"] == shared]
     assert len(notes) == len(set(notes)) == PEOPLE * EACH
     found = read_decisions(open_run(path))
-    assert found["f" * 16].note == notes[-1]
+    assert found[shared].note == notes[-1]
     assert len(found) == PEOPLE * EACH + 1
 
 
 def test_threads_of_one_server_lose_nothing_and_undo_takes_back_each(tmp_path: Path) -> None:
     run = open_run(write_fake_run(tmp_path, "shared", pairs=20))
-    jobs = [(f"{person:016d}", number) for number in range(EACH) for person in range(PEOPLE)]
+    jobs = [(pair, number) for number in range(EACH) for pair in ids_of(run.path)[:PEOPLE]]
     with ThreadPoolExecutor(PEOPLE) as pool:
         kinds = ("keep", "flip", "tie", "drop")
         list(pool.map(lambda job: decide(run, job[0], kinds[job[1] % 4], str(job[1])), jobs))
@@ -93,7 +97,7 @@ def test_two_who_decide_on_one_pair_both_stand_in_the_file(
     from playwright.sync_api import expect
 
     path = write_fake_run(tmp_path, "shared", pairs=40)
-    ids = sorted(pd.read_parquet(path / "pairs.parquet", columns=["pair_id"])["pair_id"])
+    ids = sorted(ids_of(path))
     with inspector(tmp_path) as address:
         for page in pages:
             page.goto(f"{address}/pairs?run=shared&sort=pair_id&rising=1")

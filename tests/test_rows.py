@@ -362,6 +362,7 @@ KEPT = [
      {"chosen": "Go away", "votes": ["chosen"], "score_chosen": 5, "score_rejected": 1}),
     (AB | {"chosen": None, "rejected": None, "votes": ["a"]}, {"chosen": "Hello"}),
     (ROW | {"votes": [None]}, {"votes": None}),
+    (ROW | {"votes": ["None", "chosen", NAN, " ", None]}, {"votes": ["chosen"]}),
     (ROW | {"votes": "tie"}, {"votes": ["tie"]}),
     (ROW | {"votes": 12, "system": 3}, {"votes": None, "metadata": {"votes": 12, "system": 3}}),
     # Scores and ratings. A 10 whose ratings are at most 4 may be a misread 1.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -36,9 +37,9 @@ def run_files(run: Run) -> RunFiles:
     """
     pairs = run.path / "pairs.parquet"
     try:
-        if pairs.is_symlink():
+        state = pairs.lstat()
+        if not stat.S_ISREG(state.st_mode):
             raise _leads_elsewhere(pairs)
-        state = pairs.stat()
     except FileNotFoundError:
         raise RunError(f"The run {run.name!r} has no pairs.parquet yet.") from None
     stamp = (pairs.name, state.st_size, state.st_mtime_ns)
@@ -58,7 +59,7 @@ def _visits(folder: Path) -> list[Stamp]:
             for entry in entries:
                 if not (entry.name[:1].isdigit() and entry.name.endswith(".parquet")):
                     continue
-                if entry.is_symlink():
+                if not entry.is_file(follow_symlinks=False):
                     raise _leads_elsewhere(Path(entry.path))
                 state = entry.stat()
                 found.append((entry.name, state.st_size, state.st_mtime_ns))
@@ -68,4 +69,5 @@ def _visits(folder: Path) -> list[Stamp]:
 
 
 def _leads_elsewhere(path: Path) -> RunError:
-    return RunError(f"{path} is a link and may lead outside its run; the run was not opened.")
+    what = "a link and may lead outside its run" if path.is_symlink() else "not a regular file"
+    return RunError(f"{path} is {what}; the run was not opened.")

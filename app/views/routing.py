@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 from elements import Guide, chart
 from figures.routing import (
@@ -188,49 +191,77 @@ def noise_sentence(noise: NoiseRate) -> str:
 
 
 def _charts(run: Run, found: Digest, triangle: bool) -> None:
-    config = config_of(run)
-    curve = recipe_curve(config)
-    names = ["oracle_state", "flipped", "injected_tie"]
-    names += ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
-    points = sample(found, Filter(), names, MAP_POINTS)
+    config, shadow = config_of(run), is_shadow(run)
+    total = run.status.get("total_steps")
+    figures = _figures(
+        str(found.folder),
+        shadow,
+        total if isinstance(total, int) else None,
+        config,
+        triangle,
+        found,
+    )
     left, right = st.columns(2)
     with left:
         if triangle:
-            some = points.head(TERNARY_POINTS)
-            figure = ternary(some, curve, prior_of(config), found.size, _beads(config, found))
             guide, title = TRIANGLE, "Pairs in the triangle of q"
         else:
-            figure = z_strip(points, _groups(points), curve, found.size)
             guide, title = STRIP, "Pairs along z"
-        chart(title, figure, guide, "strip", clicked=point_clicked)
+        chart(title, figures["strip"], guide, "strip", clicked=point_clicked)
     with right:
         guide = MAP if "sd_z" in found.columns else MAP_OF_ONE_VISIT
-        figure = cartography(points, found.size)
-        chart("A map of the pairs", figure, guide, "map", clicked=point_clicked)
+        chart("A map of the pairs", figures["map"], guide, "map", clicked=point_clicked)
     left, right = st.columns(2)
     with left:
-        edges = np.linspace(-4, 4, 65)
-        counts = histogram(found, "z", Filter(), edges)
-        figure = recipe_map(curve, edges, counts, points.head(400))
-        chart(f"From z to q: {recipe_name(config)}", figure, RECIPE, "recipe_map")
+        title = f"From z to q: {recipe_name(config)}"
+        chart(title, figures["recipe_map"], RECIPE, "recipe_map")
     with right:
-        cells = {}
-        for measure in MEASURES:
-            counted = found.counts(measure)
-            cells[measure] = (counted.table, counted.low, counted.high, counted.width)
-        chart("Values over training", over_training(cells, is_shadow(run)), SPREAD, "over_training")
-    steps, shadow = found.steps(), is_shadow(run)
+        chart("Values over training", figures["over_training"], SPREAD, "over_training")
     left, right = st.columns([0.62, 0.38])
     with left:
         title = "Cumulative routing weight" + (" · shadow" if shadow else "")
-        guide = SHADOW_MASS if shadow else MASS
-        chart(title, cumulative_mass(steps, shadow), guide, "mass")
+        chart(title, figures["mass"], SHADOW_MASS if shadow else MASS, "mass")
     with right:
-        total = run.status.get("total_steps")
-        phases = phases_of(steps, total if isinstance(total, int) else None)
         title = "Would-be correction by phase · shadow" if shadow else "Correction by phase"
-        guide = SHADOW_PHASE if shadow else PHASE
-        chart(title, correction_by_phase(phases, shadow), guide, "phases")
+        chart(title, figures["phases"], SHADOW_PHASE if shadow else PHASE, "phases")
+
+
+# Drawing takes longer than sending, and everybody who opens the page sees the same figures.
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _figures(
+    folder: str,
+    shadow: bool,
+    total: int | None,
+    config: dict[str, Any],
+    triangle: bool,
+    _found: Digest,
+) -> dict[str, go.Figure]:
+    """The figures of the page by their keys."""
+    curve = recipe_curve(config)
+    names = ["oracle_state", "flipped", "injected_tie"]
+    names += ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
+    points = sample(_found, Filter(), names, MAP_POINTS)
+    edges = np.linspace(-4, 4, 65)
+    cells = {}
+    for measure in MEASURES:
+        counted = _found.counts(measure)
+        cells[measure] = (counted.table, counted.low, counted.high, counted.width)
+    steps = _found.steps()
+    if triangle:
+        some, beads = points.head(TERNARY_POINTS), _beads(config, _found)
+        strip = ternary(some, curve, prior_of(config), _found.size, beads)
+    else:
+        strip = z_strip(points, _groups(points), curve, _found.size)
+    return {
+        "strip": strip,
+        "map": cartography(points, _found.size),
+        "recipe_map": recipe_map(
+            curve, edges, histogram(_found, "z", Filter(), edges), points.head(400)
+        ),
+        "over_training": over_training(cells, shadow),
+        "mass": cumulative_mass(steps, shadow),
+        "phases": correction_by_phase(phases_of(steps, total), shadow),
+    }
 
 
 def _groups(points: pd.DataFrame) -> pd.Series | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart, heading, page_title
-from figures.overlay import GROUPS, run_curves
+from figures.overlay import GROUPS
 from health import damage
 from inspection.step_metrics import last_tenth, noise_of
 from listing import (
@@ -27,6 +27,7 @@ from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
 from rerun_box import command
 from run_list import filtered, how_many, live, report_file, reports, run_table, runs_csv
+from run_loading import curves
 from selection import chosen_runs
 from state import TEXT, kept
 
@@ -205,7 +206,7 @@ def _curves(names: Sequence[str], baseline: str) -> None:
         label_visibility="collapsed",
     )
     group = picked or groups[0]
-    figure = run_curves(found, GROUPS[group], baseline or None)
+    figure = curves(found, GROUPS[group], baseline or None)
     chart(group, figure, GUIDES[group], key="training_curves")
 
 

@@ -179,7 +179,7 @@ def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -
     limit = csv.field_size_limit(2**31 - 1)
     header = re.split(rb"[\r\n]", stream.peek(CHUNK)[:CHUNK])[0].decode(encoding, "ignore")
     delimiter = "\t" if _suffix(path) == ".tsv" else _delimiter(header.lstrip("\ufeff"))
-    most, number, held = bounds.row_bytes, 0, 0
+    most, number, blank, held = bounds.row_bytes, 0, 0, 0
 
     def lines() -> Iterator[str]:
         nonlocal held
@@ -199,6 +199,9 @@ def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -
         for cells in reader:
             held = 0
             if not cells:
+                blank += 1
+                if blank > bounds.rows:
+                    raise bounds.too_many(path, "rows")
                 continue
             number += 1
             row: dict[Any, Any] = dict(zip(names, cells, strict=False))

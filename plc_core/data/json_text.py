@@ -18,6 +18,7 @@ Row: TypeAlias = tuple[int, Any]
 
 CHUNK = 2**20  # characters
 _SPACE = re.compile(r"[ \t\r\n]*")
+_BLANK = " \t\r\n\v\f"
 _SINGLE_BYTE = {"utf-8", "utf-8-sig", "ascii", "latin-1", "iso8859-1", "cp1252"}
 
 
@@ -30,7 +31,7 @@ def json_lines(
     path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds
 ) -> Iterator[Row]:
     """The values of a file with one a line; blank lines only count in the numbers."""
-    most, number, line = bounds.row_bytes, 0, ""
+    most, number, blank, line = bounds.row_bytes, 0, 0, ""
     lines: Any = stream
     bytewise = codecs.lookup(encoding).name in _SINGLE_BYTE
     if not bytewise:
@@ -43,10 +44,12 @@ def json_lines(
                 raise bounds.row_too_large(f"{path}, row {number:,}")
             line = raw if isinstance(raw, str) else raw.decode(encoding)
             line = line.removeprefix("\ufeff") if number == 1 else line
-            if line.strip():
+            if line.strip(_BLANK):
                 yield number, json.loads(line)
             elif bytewise:
                 number += _blank_lines(stream)
+            elif (blank := blank + 1) > bounds.rows:
+                raise bounds.too_many(path, "rows")
     except (DataError, UnicodeDecodeError):
         raise  # the caller looks for the place of the latter
     except json.JSONDecodeError as error:
@@ -62,7 +65,7 @@ def _blank_lines(stream: io.BufferedReader) -> int:
     """Pass over white space that follows, in large pieces; how many lines end in it."""
     ended = 0
     while waiting := stream.peek(CHUNK):
-        blank = len(waiting) - len(waiting.lstrip(b" \t\r\n"))
+        blank = len(waiting) - len(waiting.lstrip(_BLANK.encode()))
         ended += stream.read(blank).count(b"\n")
         if blank < len(waiting):
             break

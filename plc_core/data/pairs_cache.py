@@ -52,7 +52,10 @@ def cached_pairs(
 
 def _states(files: Sequence[SourceFile]) -> list[tuple[int, int]]:
     """Size and time of each file, which change when it is written."""
-    states = [file.path.stat() for file in files]
+    try:
+        states = [file.path.stat() for file in files]
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from None
     return [(state.st_size, state.st_mtime_ns) for state in states]
 
 

@@ -22,7 +22,7 @@ from plc_core.data.pairs import pair_id
 from plc_core.data.rendered import unrendered, without_end
 from plc_core.data.row_rules import row_marks, score_marks, scores_of
 from plc_core.data.rules import Mark, RowError
-from plc_core.data.votes import VOTES
+from plc_core.data.votes import VOTES, is_missing
 
 FIELDS = (
     "prompt",
@@ -201,9 +201,11 @@ def _votes(row: Mapping[str, Any]) -> list[str] | None:
     votes = row.get("votes")
     if isinstance(votes, str) and votes in VOTES:
         votes = [votes]
-    if not isinstance(votes, list) or not all(isinstance(v, (str, type(None))) for v in votes):
+    if not isinstance(votes, list):
         return None
-    votes = [vote for vote in votes if vote is not None]
+    votes = [vote for vote in votes if not is_missing(vote)]
+    if not all(isinstance(vote, str) for vote in votes):
+        return None
     for vote in votes:
         if vote not in VOTES:
             raise RowError("unknown-vote", f"a vote is {shown(vote)}; known are {', '.join(VOTES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import marshal
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ STAGED = pa.schema(
 )
 
 
+_SMALL_ROW, _KEPT_ROWS = 1_000, 1_000  # bytes of a row that is kept with what became of it; rows
 _MOST_CHARACTERS = 2**29  # of up to four bytes; offsets of text in an Arrow batch end at 2 GiB
 
 
@@ -89,23 +91,28 @@ class Reading:
         self.rows = 0
         self._problems: list[tuple[Any, ...]] = []  # in the order of FINDINGS
         self._listed: tuple[Any, ...] = ()  # the last of them
-        self._blank: RawRow | None = None  # the last row, if it was blank and left out
+        self._left_out: dict[bytes, tuple[Any, ...]] = {}  # what became of rows that are no pairs
 
     def staged(self, rows: Iterable[RawRow]) -> Iterator[pa.RecordBatch]:
         """The pairs in batches; rows that are none go to the log of findings."""
         batch: list[dict[str, Any]] = []
-        size = 0
+        size, pair, place = 0, None, ("", "")
         for raw in rows:
             self.rows += 1
             if self.rows > self.options.bounds.rows:
                 raise self.options.bounds.too_many(Path(raw.file), "rows")
-            # A small file can hold millions of blank rows: each becomes what the last one did.
-            if self._blank is not None and _alike(raw, self._blank):
-                self._list((*self._listed[:3], raw.number, *self._listed[4:]))
+            if place != (raw.file, raw.split):
+                place = raw.file, raw.split
+                self._left_out.clear()
+            # A small file can hold millions of rows that are none: each becomes what its like did.
+            key = _written(raw.value) if pair is None else None
+            if key is not None and (known := self._left_out.get(key)):
+                self._list((*known[:3], raw.number, *known[4:]))
                 continue
             pair = self._pair(raw)
-            self._blank = raw if pair is None and _is_blank(raw.value) else None
             if pair is None:
+                if key is not None and len(self._left_out) < _KEPT_ROWS:
+                    self._left_out[key] = self._listed
                 continue
             if len(self.facts) == self.options.bounds.pairs:
                 raise self.options.bounds.too_many(Path(raw.file), "pairs")
@@ -167,17 +174,13 @@ class Reading:
             self._problems = []
 
 
-def _is_blank(value: Any) -> bool:
-    """Whether a row is null or holds nothing but nulls and empty texts."""
-    if not isinstance(value, dict):
-        return value is None
-    return all(v is None or v == "" for v in value.values())
-
-
-def _alike(raw: RawRow, blank: RawRow) -> bool:
-    """Whether a row is the same blank row of the same file."""
-    # No other value equals None, an empty text, or an object of these.
-    return raw.value == blank.value and raw.file is blank.file and raw.split == blank.split
+def _written(value: Any) -> bytes | None:
+    """A small row as bytes, which are others for 1, 1.0 and true; None for any other row."""
+    try:
+        written = marshal.dumps(value, 2)  # without references: it hangs on the value alone
+    except ValueError:
+        return None
+    return written if len(written) < _SMALL_ROW else None
 
 
 def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.benchmarks import Benchmark, open_benchmark
 from plc_core.evaluation.decoding import Decoding
-from plc_core.evaluation.judges.judgements import score_generations
+from plc_core.evaluation.judges.judgements import answer_checksums, score_generations
 from plc_core.evaluation.judges.named import Judge
 from plc_core.evaluation.win_rate import Incomplete
 from plc_core.files import RunError, read_json, read_table
@@ -138,7 +138,7 @@ def is_judged(run: Run, benchmark: str, judge: Judge) -> bool:
     """Whether this judge's scores of just the run's answers are there."""
     path = run.path / "judgements" / f"{judge.name}-{benchmark}.parquet"
     answers = run.path / "generations" / f"{benchmark}.parquet"
-    if not is_newer(path, answers):
+    if not _is_of(path, [run], benchmark):
         return False
     keys = ["prompt_id", "turn", "policy", "decoding"]
     try:
@@ -156,8 +156,7 @@ def kept_verdicts(
     there.
     """
     path = run.path / "judgements" / f"{judge.name}-{benchmark}-against-{baseline.name}.parquet"
-    sides = [side.path / "generations" / f"{benchmark}.parquet" for side in (run, baseline)]
-    if not all(is_newer(path, side) for side in sides):
+    if not _is_of(path, [run, baseline], benchmark):
         return None
     try:
         if not _is_by(path, judge):
@@ -165,7 +164,8 @@ def kept_verdicts(
         verdicts = read_table(path).to_pandas()
     except RunError:  # damaged
         return None
-    answers = read_table(sides[0], ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+    generated = run.path / "generations" / f"{benchmark}.parquet"
+    answers = read_table(generated, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
     own, asked = (
         frame[(frame["policy"] == "trained") & (frame["decoding"] == decoding)]
         for frame in (verdicts, answers)
@@ -179,6 +179,18 @@ def refuse_missing(what: str, runs: Sequence[str]) -> None:
     if names := list(dict.fromkeys(runs)):
         count = "1 run lacks" if len(names) == 1 else f"{len(names)} runs lack"
         raise RunError(f"{count} {what}: {', '.join(names)}. Set make to true to have that made.")
+
+
+def _is_of(path: Path, runs: Sequence[Run], benchmark: str) -> bool:
+    """Whether a file of judgements is of the answers that these runs have now."""
+    try:
+        said = read_json(path.with_suffix(".json")).get("answers")
+        if said is not None:
+            return bool(path.is_file() and said == answer_checksums(runs, benchmark))
+    except (RunError, OSError):
+        return False
+    # An older version did not say which.
+    return all(is_newer(path, run.path / "generations" / f"{benchmark}.parquet") for run in runs)
 
 
 def _is_by(path: Path, judge: Judge) -> bool:

@@ -5,18 +5,17 @@ is weighted by how many pairs it stands for. A verdict is kept as a line of JSON
 
     blind_check/pairs.json      which pairs are shown, on which side the chosen answer stands
     blind_check/verdicts.jsonl  one line a verdict: pair, preferred side or neither, who, when;
-                                without a side where the person took the verdict back
+                                without a side where the person took the last one back
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from plc_core.files import RunError, read_json, write_json
+from plc_core.checksums import opened_line, sealed_line
+from plc_core.files import REMEDY, RunError, read_json, write_json
 
 Verdict = Literal["left", "right", "neither"]
 VERDICTS: tuple[Verdict, ...] = ("left", "right", "neither")
@@ -110,12 +110,12 @@ class BlindCheck:
         self._append(pair_id, verdict, who)
 
     def take_back(self, pair_id: str, who: str = "") -> None:
-        """Forget the person's verdict on the pair: it is as if they had not judged it yet."""
+        """Forget the person's last verdict on the pair: the one before it holds again, if any."""
         self._append(pair_id, None, who)
 
     def _append(self, pair_id: str, verdict: Verdict | None, who: str) -> None:
         row = {"pair_id": pair_id, "verdict": verdict, "who": who}
-        line = json.dumps(row | {"at": datetime.now(UTC).isoformat(timespec="seconds")})
+        line = sealed_line(row | {"at": datetime.now(UTC).isoformat(timespec="seconds")})
         path = self.folder / "verdicts.jsonl"
         try:
             with FileLock(path.with_suffix(".lock")), path.open("ab+") as file:
@@ -123,7 +123,7 @@ class BlindCheck:
                     file.seek(-1, os.SEEK_END)
                     if file.read(1) != b"\n":
                         line = f"\n{line}"  # the line before was cut off by a kill
-                file.write(f"{line}\n".encode())
+                file.write(line.encode())
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -131,20 +131,40 @@ class BlindCheck:
         """The last verdict of each person on each pair: pair_id, verdict, who, at.
 
         In the order in which they were given, without those that were taken back.
+
+        Raises:
+            RunError: for a line that is damaged.
         """
+        given: dict[tuple[str, str], list[int]] = {}
+        rows = self._lines()
+        for place, row in enumerate(rows):
+            held = given.setdefault((row["pair_id"], row["who"]), [])
+            if row["verdict"] is None:
+                del held[-1:]
+            elif not held or rows[held[-1]]["verdict"] != row["verdict"]:  # not sent twice
+                held.append(place)
+        last = sorted(held[-1] for held in given.values() if held)
+        names = ["pair_id", "verdict", "who", "at"]
+        return pd.DataFrame([rows[place] for place in last], columns=names)
+
+    def _lines(self) -> list[dict[str, Any]]:
         path = self.folder / "verdicts.jsonl"
         rows = []
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue  # cut off by a kill while it was written
-                if _is_verdict(row):
-                    rows.append(row)
-        table = pd.DataFrame(rows, columns=["pair_id", "verdict", "who", "at"])
-        table = table.drop_duplicates(["pair_id", "who"], keep="last")
-        return table.dropna(subset="verdict").reset_index(drop=True)
+        try:
+            lines = path.read_bytes().splitlines() if path.is_file() else []
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"}"):
+                continue  # cut off by a kill while it was written
+            try:
+                row = opened_line(line.decode())
+            except (ValueError, RecursionError):
+                row = None
+            if not _is_verdict(row):
+                raise RunError(f"{path}, line {number}, is damaged or no verdict. {REMEDY}")
+            rows.append(row)
+        return rows
 
     def checked(self) -> pd.DataFrame:
         """One row a pair that was judged: pair_id, stratum, stands_for, reversed, neither.

@@ -23,6 +23,7 @@ from plc_core.files import RunError, read_table, write_table
 from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
+from plc_core.storage import list_checksums
 
 if TYPE_CHECKING:
     from plc_core.label_audit.audit import Audit
@@ -50,6 +51,7 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     audit.evidence_table().to_csv(folder / "evidence.csv", index=False)
     for column, table in groups.items():
         table.to_csv(folder / _noise_file(column), index=False)
+    list_checksums(folder)
     run.update_info(
         data={
             "origin": audit.pairs.origin,
@@ -81,7 +83,8 @@ class AuditFolder:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a pair, in the order of the pairs: pair_id, p_flip, p_tie, margin, reason, …"""
-        return read_table(self.run.path / "audit.parquet").to_pandas()
+        path = self.run.path / "audit.parquet"
+        return read_table(path, sealed=self.run.has_checksums).to_pandas()
 
     @cached_property
     def said(self) -> dict[str, Any]:

@@ -79,10 +79,10 @@ def decide(run: Run, pair_id: str, decision: str | None, note: str = "") -> dict
     It is added to the file, one process at a time, and is on disk when this returns.
 
     Raises:
-        RunError: where the decision is not one of `DECISIONS`, or the file cannot be read or
-            written.
+        RunError: where the decision is not one of `DECISIONS`, the run has no such pair, or the
+            file cannot be read or written.
     """
-    _check(decision)
+    _check(run, decision, [pair_id])
     path = decisions_file(run, "decisions.jsonl")
     with exclusively(path.parent):
         kept = read_decisions(run)
@@ -95,7 +95,7 @@ def decide_all(run: Run, pair_ids: Collection[str], decision: str | None) -> dic
     Raises:
         RunError: as `decide`.
     """
-    _check(decision)
+    _check(run, decision, pair_ids)
     path = decisions_file(run, "decisions.jsonl")
     with exclusively(path.parent):
         kept = read_decisions(run)
@@ -230,6 +230,8 @@ def _stamp(path: Path) -> _Stamp | None:
         return None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error}") from None
+    if not path.is_file():
+        raise RunError(f"{path} cannot be read: it is not a regular file.")
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
@@ -240,9 +242,11 @@ def _lines(path: Path) -> list[str]:
         raise RunError(f"{path} cannot be read: {error}") from None
 
 
-def _check(decision: str | None) -> None:
+def _check(run: Run, decision: str | None, pair_ids: Collection[str]) -> None:
     if decision is not None and decision not in DECISIONS:
         raise RunError(f"A decision is one of {', '.join(DECISIONS)}; it is {decision!r}.")
+    if unknown := run.unknown_pairs(pair_ids):
+        raise RunError(f"The run {run.name!r} has no pair {unknown[0]!r}.")
 
 
 def _unwritten(path: Path, error: OSError) -> RunError:

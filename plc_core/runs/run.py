@@ -18,14 +18,16 @@ and no pickle.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plc_core.files import (
     REMEDY,
@@ -68,6 +70,11 @@ def open_run(path: Path | str) -> Run:
         with Path(opened).open("a", encoding="utf-8") as file:
             file.write(f"{path.resolve()}\n")
     return Run(path, info)
+
+
+@functools.lru_cache(maxsize=2)  # every decision of every person asks
+def _pair_ids(path: Path, *stamp: int) -> pa.ChunkedArray:
+    return read_table(path, ["pair_id"])["pair_id"]
 
 
 class Run:
@@ -190,6 +197,21 @@ class Run:
         if not rows:
             raise RunError(f"The run {self.name!r} has no pair {pair_id!r}.")
         return rows[0]
+
+    def unknown_pairs(self, pair_ids: Collection[str]) -> list[str]:
+        """Those of some ids that no pair of this run has."""
+        path = self.path / "pairs.parquet"
+        try:
+            wanted = pa.array(pair_ids, pa.string())
+        except UnicodeEncodeError:  # a lone surrogate, which no file can hold
+            return list(pair_ids)
+        try:
+            state = path.stat()
+        except OSError:
+            return list(pair_ids)
+        ids = _pair_ids(path, state.st_mtime_ns, state.st_size)
+        known = set(pc.filter(ids, pc.is_in(ids, wanted)).to_pylist())
+        return [name for name in pair_ids if name not in known]
 
     def findings(self, pair_id: str | None = None) -> pd.DataFrame:
         """What validation found in the rows read, or in one pair; empty where nothing is kept."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import pandas as pd
 import pyarrow as pa
 
+from plc_core.checksums import checksum
 from plc_core.files import (
     RunError,
     make_folder,
@@ -134,7 +135,8 @@ def score_generations(
         "problem": [score.problem for score in scores],
         "neutralised": [score.neutralised for score in scores],
     }
-    return _written(run, judge, f"{judge.name}-{benchmark}", columns, SCORES)
+    judged = answer_checksums([run], benchmark)
+    return _written(run, judge, f"{judge.name}-{benchmark}", columns, SCORES, judged)
 
 
 def compare_generations(
@@ -194,7 +196,13 @@ def compare_generations(
         "neutralised": [verdict.neutralised for verdict in verdicts],
     }
     name = f"{judge.name}-{benchmark}-against-{baseline.name}"
-    return _written(run, judge, name, columns, VERDICTS)
+    judged = answer_checksums([run, baseline], benchmark)
+    return _written(run, judge, name, columns, VERDICTS, judged)
+
+
+def answer_checksums(runs: Sequence[Run], benchmark: str) -> list[int]:
+    """What names the answers that judgements are of; a clock that went back does not."""
+    return [checksum(run.path / "generations" / f"{benchmark}.parquet") for run in runs]
 
 
 def file_name(text: str) -> str:
@@ -247,6 +255,7 @@ def _written(
     name: str,
     columns: dict[str, list[Any]],
     schema: pa.Schema,
+    judged: list[int],
 ) -> pd.DataFrame:
     path = run.path / "judgements" / f"{name}.parquet"
     make_folder(path.parent)
@@ -262,7 +271,7 @@ def _written(
         name: len(whole) - whole[column].null_count
         for name, column in (("without_verdict", "problem"), ("neutralised", "neutralised"))
     }
-    counts = {"rows": len(whole), **found, "written": now()}
+    counts = {"rows": len(whole), **found, "answers": judged, "written": now()}
     write_json(path.with_suffix(".json"), record | counts)
     return table.to_pandas()
 

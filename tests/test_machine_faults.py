@@ -1,0 +1,189 @@
+"""What the machine may do: a clock that goes back, no home, folders that nobody can write, two
+processes at one thing. A full disk is in test_kill, one entry made by two in test_damage."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from inspection.digest import digest
+from reading import read_digest
+
+from plc_core import TrainConfig, evaluate, train
+from plc_core.data import load_pairs
+from plc_core.evaluation.completeness import is_judged
+from plc_core.evaluation.judges.named import named_judge
+from plc_core.files import RunError, cache_dir, read_table, write_table
+from plc_core.runs import open_run, resolve
+from plc_core.runs.decisions import decide, read_decisions
+from plc_core.runs.listing import list_runs
+from tests.fake_run import write_fake_run
+from tests.paths import ROOT
+
+HOUR = 3600
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A tiny run with answers and their scores."""
+    folder = tmp_path_factory.mktemp("faults")
+    run = train(TrainConfig(name="whole", runs_dir=str(folder), num_pairs=8, batch_pairs=8))
+    evaluate(run, prompts=4)
+    return run.path
+
+
+@pytest.fixture
+def run(evaluated, tmp_path):
+    return open_run(shutil.copytree(evaluated, tmp_path / "runs" / "whole"))
+
+
+# ---- a clock that goes back ---------------------------------------------------------------------
+
+
+def written_later(path, seconds=HOUR):
+    """As if it had been written before the clock went back."""
+    os.utime(path, (time.time() + seconds,) * 2)
+
+
+def test_scores_are_of_the_answers_they_were_given_to_whatever_the_clock_says(run):
+    judge, answers = named_judge("gold"), run.path / "generations" / "world.parquet"
+    assert is_judged(run, "world", judge)
+    written_later(answers)  # as after a copy of the folder
+    assert is_judged(run, "world", judge)
+    for path in (run.path / "judgements").iterdir():
+        written_later(path, 2 * HOUR)
+    table = read_table(answers).to_pandas()
+    changed = table.assign(response=table["response"].str[::-1])
+    write_table(answers, read_table(answers).from_pandas(changed, preserve_index=False))
+    assert not is_judged(run, "world", judge)
+
+
+def test_a_run_that_goes_on_is_read_anew_after_the_clock_went_back(tmp_path, monkeypatch):
+    path = write_fake_run(tmp_path, "live", pairs=40, epochs=2, state="running")
+    last = sorted((path / "visits").glob("*.parquet"))[-1]
+    hidden = last.rename(tmp_path / last.name)
+    run = open_run(path)
+    monkeypatch.setattr("reading.is_live", lambda run: True)
+    before = digest(run)
+    written_later(before.folder)
+    hidden.rename(last)
+    assert read_digest(run).visits > before.visits
+
+
+def test_a_resumed_run_and_the_list_do_not_mind_files_of_tomorrow(run):
+    for path in run.path.rglob("*"):
+        written_later(path, 24 * HOUR)
+    assert [found.state for found in list_runs(run.path.parent)] == ["done"]
+    config = run.info["config"] | {"resume": True, "runs_dir": str(run.path.parent)}
+    before = run.visits()
+    pd.testing.assert_frame_equal(train(TrainConfig(**config)).visits(), before)
+    with run.running("evaluating"):
+        assert run.status["state"] == "running"
+
+
+# ---- places -------------------------------------------------------------------------------------
+
+
+def test_without_a_home_the_cache_asks_for_a_folder(monkeypatch):
+    for name in ("PLC_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def without():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", without)
+    with pytest.raises(RunError, match="Set PLC_CACHE"):
+        cache_dir()
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder that nobody can write")
+def test_a_cache_that_cannot_be_written_is_a_sentence_for_pairs_too(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "q", "chosen": "a", "rejected": "b"}\n')
+    monkeypatch.setenv("PLC_CACHE", "/sys/plc")
+    with pytest.raises(RunError, match=r"cache folder /sys/plc\S* cannot be written"):
+        load_pairs(tmp_path / "a.jsonl")
+
+
+def test_a_run_that_may_only_be_read_is_read_and_not_decided_on(run, monkeypatch):
+    """As on a share of another's: root may write everywhere, so the system call is made to fail."""
+
+    def refused(path, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    pair = run.pairs(["pair_id"])["pair_id"][0]
+    monkeypatch.setattr("plc_core.files.Path.replace", refused)
+    monkeypatch.setattr("plc_core.runs.decisions.Path.mkdir", refused)
+    assert [found.state for found in list_runs(run.path.parent)] == ["done"]
+    assert len(run.visits())
+    with pytest.raises(RunError, match=r"decisions cannot be made: Permission denied"):
+        decide(run, pair, "keep")
+    with pytest.raises(RunError, match=r"run\.json cannot be written: Permission denied"):
+        run.update_info(more=1)
+
+
+def test_a_symlinked_runs_folder_is_listed_and_opened_as_it_is(run, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(run.path.parent)
+    assert [found.state for found in list_runs(link)] == ["done"]
+    through = open_run(resolve(link, "whole"))
+    assert digest(through).folder == digest(run).folder
+    pd.testing.assert_frame_equal(through.visits(), run.visits())
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "status.json", "pairs.parquet", "visits/x", "decisions/decisions.jsonl"]
+)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused_and_not_waited_for(run, name, kind):
+    """Either would be read without an end; one that comes back to this line was not opened."""
+    part = name.replace("visits/x", "visits/00000000-00000000.parquet")
+    path = run.path / part
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    list_runs(run.path.parent)
+    with pytest.raises(RunError, match=r"regular file|leads outside|is a link"):
+        found = open_run(run.path)
+        read_decisions(found)
+        digest(found)
+        found.status  # noqa: B018
+    if name.endswith("parquet") or name == "visits/x":
+        with pytest.raises(RunError, match="regular file"):
+            open_run(run.path).pairs() if name == "pairs.parquet" else open_run(run.path).visits()
+
+
+# ---- two at once --------------------------------------------------------------------------------
+
+ONE = """
+import sys
+from plc_core import TrainConfig, train
+from plc_core.files import RunError
+try:
+    train(TrainConfig(name="one", runs_dir=sys.argv[1], num_pairs=24, batch_pairs=8, seed=9))
+    print("trained")
+except RunError as error:
+    print(error)
+"""
+
+
+def test_two_processes_on_one_run_and_one_cache(tmp_path):
+    environment = os.environ | {"PLC_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", ONE, str(tmp_path / "runs")]
+    both = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = sorted(process.communicate()[0].strip() for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert said[1] == "trained"
+    assert "exists" in said[0] or "Another process is at work" in said[0]
+    found = open_run(tmp_path / "runs" / "one")
+    assert found.metrics()["step"].tolist() == [0, 1, 2]
+    assert len(found.visits()) == 24
