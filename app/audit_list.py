@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import streamlit as st
 from audit_words import row_of, texts_of
-from inspection.database import frame
+from inspection.pair import snippets
 from inspection.text_search import search
 from marking import literal, marked, numbers_line, plain, prompt_turns
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from plc_core.label_audit.folder import AuditFolder
 MOST_LISTED = 1_000
 """Pairs that are listed at once: a filter brings others up."""
 
-SNIPPET = 160
 WHOLE = "audit_whole"
 _SECONDS = 20
 ORDERS = {
@@ -90,11 +90,12 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
     if not len(listed):
         st.info("No pair matches these filters.")
         return
-    own, path = folder.table.iloc[listed], folder.run.path / "pairs.parquet"
+    own = folder.table.iloc[listed]
+    changed = (folder.run.path / "pairs.parquet").stat().st_mtime_ns
     shown = pd.DataFrame(
         {
             "p_flip": own["p_flip"].to_numpy(),
-            "pair": _snippets(str(path), path.stat().st_mtime_ns, listed),
+            "pair": _snippets(str(folder.run.path), changed, listed),
             "reason": own["reason"].to_numpy(),
             "source": own["source"].to_numpy(),
         }
@@ -126,17 +127,8 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
-def _snippets(path: str, changed: int, rows: NDArray[np.int64]) -> list[str]:
-    """The beginnings of the last turn of the prompts; of the chosen answers without a prompt."""
-    wanted = pa.table({"row": rows, "place": np.arange(len(rows))})
-    found = frame(
-        f"SELECT left(coalesce(nullif(trim(list_last(prompt).content), ''), chosen), {SNIPPET}) "
-        "AS said FROM read_parquet($1, file_row_number = true) AS p "
-        "JOIN wanted ON p.file_row_number = wanted.row ORDER BY wanted.place",
-        [path],
-        {"wanted": wanted},
-    )
-    return [" ".join(str(text or "").split()) for text in found["said"]]
+def _snippets(run: str, changed: int, rows: NDArray[np.int64]) -> list[str]:
+    return snippets(Path(run), rows)
 
 
 @st.cache_resource(max_entries=100, show_spinner=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +10,9 @@ from datetime import UTC, datetime
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
+from state import TEXT, kept, value_of
+
+FORMATS, SAVED_AS = ("SVG", "PNG"), "save"
 
 STYLE = """<style>
 .block-container {padding: 4.1rem 2.2rem 4rem}
@@ -38,6 +42,10 @@ class Guide:
     healthy: str
     silent: str
 
+    def __str__(self) -> str:
+        said = {"Shows": self.shows, "Healthy": self.healthy, "Caveat": self.silent}
+        return "\n\n".join(f"**{name}** · {text}" for name, text in said.items())
+
 
 def chart(
     title: str,
@@ -45,23 +53,15 @@ def chart(
     guide: Guide,
     key: str,
     *,
-    beside: bool = False,
     clicked: Callable[[str], None] | None = None,
 ) -> None:
-    """A card with `figure` and its guide, below it or beside it.
+    """A card with `figure`, its guide behind a question mark.
 
     `clicked` is called with the key when a point was clicked.
     """
     with st.container(border=True, height="stretch"):
-        heading(title)
-        if beside:
-            left, right = st.columns([0.76, 0.24], gap="medium")
-        else:
-            left = right = st.container()
-        with left:
-            _draw(title, figure, key, clicked)
-        with right:
-            explain(guide, stacked=beside)
+        heading(title, guide)
+        draw(title, figure, key, clicked)
 
 
 def page_title(title: str, question: str) -> None:
@@ -71,22 +71,39 @@ def page_title(title: str, question: str) -> None:
         st.caption(question, width="content")
 
 
-def heading(title: str) -> None:
-    """The title of a card."""
-    st.markdown(f"**{title}**")
+def heading(title: str, guide: Guide | None = None) -> None:
+    """The title of a card, and how to read it behind a question mark."""
+    st.markdown(f"**{title}**", help=None if guide is None else str(guide))
 
 
-def explain(guide: Guide, stacked: bool = True) -> None:
-    """The guide's three sentences, small."""
-    between = "\n\n" if stacked else "  \n"
-    st.caption(
-        f"**How to read this**{'  ' + chr(10) if stacked else ' · '}{guide.shows}{between}"
-        f"**Healthy** · {guide.healthy}{between}**Caveat** · {guide.silent}"
+def _config(title: str) -> dict[str, object]:
+    """A button at the pointer that saves the chart; drag to zoom, double-click to zoom out."""
+    form = value_of(SAVED_AS) or FORMATS[0]
+    name = "-".join(re.findall(r"\w+", title)).lower()[:60] or "chart"
+    image = {"format": form.lower(), "filename": name, "scale": 3 if form == "PNG" else 1}
+    return {
+        "displaylogo": False,
+        "modeBarButtons": [["toImage"]],
+        "toImageButtonOptions": image,
+    }
+
+
+def save_format() -> None:
+    """As what a chart's button saves it: one choice for all charts, at the foot of the page."""
+    st.segmented_control(
+        "Save charts as",
+        FORMATS,
+        key=kept(SAVED_AS, FORMATS[0], TEXT, FORMATS),
+        required=True,
+        help="The camera at a chart's upper right corner saves it.",
     )
 
 
-def _draw(title: str, figure: go.Figure, key: str, clicked: Callable[[str], None] | None) -> None:
-    config = {"displaylogo": False, "displayModeBar": False}
+def draw(
+    title: str, figure: go.Figure, key: str, clicked: Callable[[str], None] | None = None
+) -> None:
+    """A figure alone; `title` names it to a reader of screens, and the file it is saved as."""
+    config = _config(title)
     if clicked is None:
         st.plotly_chart(figure, key=key, config=config, alt=title)
         return

@@ -5,7 +5,7 @@ nothing else. Pages draw what `plc_core.analysis` computes; no statistic is made
 """
 
 import streamlit as st
-from elements import STYLE
+from elements import STYLE, save_format
 from reading import runs_root
 from selection import follow_click, restore
 
@@ -19,9 +19,11 @@ ICON = (
 )
 
 st.set_page_config(page_title="PLC-DPO inspector", page_icon=ICON, layout="wide")
+runs_page = st.Page("views/runs.py", title="Runs", url_path="runs")
 page = st.navigation(
     [
-        st.Page("views/runs.py", title="Runs", default=True),
+        st.Page("views/verdict.py", title="Verdict", default=True),
+        runs_page,
         st.Page("views/routing.py", title="Routing", url_path="routing"),
         st.Page("views/pairs.py", title="Pairs", url_path="pairs"),
         st.Page("views/ties.py", title="Ties", url_path="ties"),
@@ -38,9 +40,13 @@ page = st.navigation(
 st.html(STYLE)
 restore()
 follow_click()
+if page.url_path == "" and "show" in st.query_params:
+    st.switch_page(runs_page, query_params={k: st.query_params.get_all(k) for k in st.query_params})
 root = runs_root()
 if list_runs(root):
     page.run()
+    if page.url_path:  # the first page has no chart
+        save_format()
 else:
     what = "holds no run yet" if root.is_dir() else "does not exist"
     st.title("No runs to show")

@@ -24,7 +24,7 @@ CSS = """
 .plc-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
   max-height: 24rem; overflow-y: auto; line-height: 1.5; padding: .6rem .8rem;
   border: 1px solid rgba(128,128,128,.3); border-radius: .4rem}
-.plc-text mark {background: rgba(201,138,0,.22); color: inherit; border-radius: .2rem;
+.plc-text mark {background: rgba(128,128,128,.2); color: inherit; border-radius: .2rem;
   text-decoration: underline; text-decoration-thickness: 1px; text-underline-offset: 3px}
 .plc-role {font-size: .8rem; opacity: .7; margin: .15rem 0 .15rem}
 .plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import streamlit as st
-from export_box import export_box
 from inspection.digest import Digest
 from inspection.queries import (
     MARKERS,
@@ -84,10 +83,9 @@ def label(name: str) -> str:
     return LABELS.get(name, name)
 
 
-def asked_for(run: Run, found: Digest) -> Asked:
-    """The filters, drawn in a row that wraps; all of them stand in the URL."""
+def asked_for(run: Run, found: Digest, bar: st.delta_generator.DeltaGenerator) -> Asked:
+    """The filters, drawn in `bar`, a row that wraps; all of them stand in the URL."""
     numbers = [name for name in NUMBERS if name in found.columns]
-    bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar")
     words = bar.text_input(
         "Search in texts",
         key=kept("q", "", TEXT),
@@ -128,8 +126,6 @@ def asked_for(run: Run, found: Digest) -> Asked:
         width=130,
     )
     ranges, states, marks = _more(bar, found, numbers)
-    with bar:
-        export_box(run)
     rows, searching = _rows(run, words) if words else (None, False)
     chosen = Filter(
         ranges=ranges,

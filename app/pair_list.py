@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 from inspection.digest import Digest
-from inspection.queries import NUMBERS, Ints, rows
+from inspection.pair import snippets
+from inspection.queries import NUMBERS, Ints, constant, rows
 from marking import plain
 from pair_filter import LABELS, first_page, label
 from reader import place_in
@@ -16,6 +20,7 @@ from reading import is_live
 from selection import choose_pair, select_rows, selected_columns, selected_rows
 from state import FLAG, NUMBER, TEXT, kept, set_kept
 
+from plc_core.analysis.figures.style import STATE_COLOURS
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision
 
@@ -24,7 +29,9 @@ PAGE_ROWS = 16
 
 _HEADS = "heads_clicked"
 SCORES = ("score_chosen", "score_rejected")
-TEXTS = ("pair_id", "source", "oracle_state", "flipped", "injected_tie")
+TEXTS = ("pair_id", "oracle_state", "flipped", "injected_tie", "source")
+Q = ("q_clean", "q_flip", "q_tie")
+BAR_WIDTH, CELL = 56, (72, 29)
 LISTED = ["row", *TEXTS, *(name for name in NUMBERS if name not in SCORES)]
 
 
@@ -105,6 +112,7 @@ def _turn_to(run: str, order: Ints, row: int | None) -> None:
 
 
 def pair_table(
+    found: Digest,
     view: pd.DataFrame,
     order: Order,
     columns: Collection[str],
@@ -134,16 +142,13 @@ def pair_table(
             choose_pair(ids[place])
 
     select_rows(key, [places.index(row)] if row in places else [])
-    shown = view.drop(columns="row").dropna(axis="columns", how="all")
-    if "visits" in shown and (shown["visits"] == 1).all():
-        # Of one visit the mean is the visit, and there is no spread.
-        shown = shown.drop(columns=["visits", "mean_z"])
-    if order.column in shown and order.column != "pair_id":
-        shown.insert(1, order.column, shown.pop(order.column))
+    shown = _told(found, view)
+    first = [name for name in ("prompt", order.column, "q", "z") if name in shown]
+    shown = shown[[*dict.fromkeys([*first, *shown])]]
     said = [_said(decisions.get(i)) for i in ids]
     if any(said):
         # Behind what the list is sorted by, whose head stays where it was clicked.
-        place = 1 + (order.column in shown.columns[1:2])
+        place = len({"prompt", order.column} & set(first))
         shown.insert(place, "decision", pd.Series(said, dtype="str", index=shown.index))
     weight = st.column_config.NumberColumn(format="%.3f", width=70)
     st.dataframe(
@@ -151,7 +156,7 @@ def pair_table(
         key=key,
         hide_index=True,
         height="content",
-        row_height=29,
+        row_height=CELL[1],
         on_select=selected,
         selection_mode=["single-row", "single-column"],
         placeholder="–",
@@ -164,16 +169,58 @@ def pair_table(
             },
             "score_gap": st.column_config.NumberColumn("score gap", format="%.2f", width=75),
             "margin": st.column_config.NumberColumn(format="%.4g", width=80),
-            "pair_id": st.column_config.TextColumn("pair", width=140, pinned=True),
+            "prompt": st.column_config.TextColumn(width=185, pinned=True),
+            "q": st.column_config.ImageColumn(
+                width=CELL[0], help="clean, flip and tie, left to right"
+            ),
+            "z": st.column_config.NumberColumn(format="%.2f", width=60),
+            "pair_id": st.column_config.TextColumn("pair", width=140),
             "decision": st.column_config.TextColumn(width=70),
             "source": st.column_config.TextColumn(width=65),
             "visits": st.column_config.NumberColumn(format="localized", width=55),
             "last_step": st.column_config.NumberColumn("step", format="localized", width=65),
-            "flipped": st.column_config.CheckboxColumn("swapped", width=70),
-            "injected_tie": st.column_config.CheckboxColumn("exact tie", width=70),
-            "oracle_state": st.column_config.TextColumn("oracle", width=65),
+            "flipped": st.column_config.TextColumn("label", width=70),
+            "injected_tie": st.column_config.TextColumn("injected", width=70),
+            "oracle_state": st.column_config.TextColumn("true state", width=75),
         },
     )
+
+
+def _told(found: Digest, view: pd.DataFrame) -> pd.DataFrame:
+    """What the list says of a page of pairs: first the prompt and q, last the id.
+
+    What is the same for all pairs of the run is left out, and so is the mean of one visit.
+    """
+    same = constant(found, LISTED)
+    shown = view.drop(columns=["row", "pair_id", *(n for n in view if n in same)], errors="ignore")
+    if "visits" in same:
+        shown = shown.drop(columns="mean_z", errors="ignore")
+    for name, word in (("flipped", "swapped"), ("injected_tie", "exact tie")):
+        if name in shown:
+            shown[name] = shown[name].map({True: word}).astype("str")
+    shown.insert(0, "prompt", _snippets(str(found.run), str(found.folder), tuple(view["row"])))
+    if set(Q) <= set(view):
+        shown.insert(1, "q", [q_bar(*q) for q in view[list(Q)].itertuples(index=False)])
+    return shown.assign(pair_id=view["pair_id"])
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _snippets(run: str, folder: str, rows: tuple[int, ...]) -> list[str]:
+    return snippets(Path(run), np.array(rows, np.int64))
+
+
+def q_bar(*q: float) -> str | None:
+    """The weights of clean, flip and tie as a picture of a bar, for a cell; None without any."""
+    if not np.isfinite(q).all():
+        return None
+    ends = np.cumsum([0.0, *q]) * BAR_WIDTH + (CELL[0] - BAR_WIDTH) / 2
+    parts = "".join(
+        f"<rect x='{start:.1f}' y='9' width='{end - start:.1f}' height='11' fill='{colour}'/>"
+        for start, end, colour in zip(ends, ends[1:], STATE_COLOURS.values(), strict=False)
+    )
+    size = "width='{}' height='{}'".format(*CELL)
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{parts}</svg>"
+    return "data:image/svg+xml," + quote(svg)
 
 
 def _said(decided: Decision | None) -> str | None:

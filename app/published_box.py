@@ -9,10 +9,15 @@ from state import TEXT, kept
 
 from plc_core.analysis.paper import NAMES, published
 
+SAID = (
+    "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts are "
+    "others than those of the runs above unless you made them so: for comparison, not as a target."
+)
+
 
 def published_box(objectives: Collection[str]) -> None:
     """The paper's win rates on a model and dataset; methods of `objectives` are marked."""
-    st.subheader("Published numbers", anchor=False)
+    st.subheader("Published numbers", anchor=False, help=SAID)
     cells = published("cells")
     left, right = st.columns(2)
     models = sorted(cells["model"].unique())
@@ -33,9 +38,4 @@ def published_box(objectives: Collection[str]) -> None:
             for column in wide.columns
             if column != "trained here"
         },
-    )
-    st.caption(
-        "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts "
-        "are others than those of the runs above unless you made them so; the numbers stand beside "
-        "for comparison, not as a target."
     )

@@ -17,6 +17,36 @@ export default function (component) {
   return own.stop;
 }
 
+// Marks the words of a search where they stand, without a change to the texts.
+function markWords(pane, words) {
+  if (!CSS.highlights) return;
+  CSS.highlights.delete("plc-found");
+  if (!words) return;
+  const wanted = new RegExp(words.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"), "giu");
+  const ranges = [];
+  for (const text of pane.querySelectorAll(".plc-text")) {
+    const nodes = document.createTreeWalker(text, NodeFilter.SHOW_TEXT);
+    const starts = []; // [place in the whole text, node], as marks cut a text into nodes
+    let whole = "";
+    while (nodes.nextNode()) {
+      starts.push([whole.length, nodes.currentNode]);
+      whole += nodes.currentNode.data;
+    }
+    const find = (place) => {
+      const [start, node] = starts.findLast(([start]) => start <= place);
+      return [node, place - start];
+    };
+    for (const found of whole.matchAll(wanted)) {
+      const [last, end] = find(found.index + found[0].length - 1);
+      const range = document.createRange();
+      range.setStart(...find(found.index));
+      range.setEnd(last, end + 1);
+      ranges.push(range);
+    }
+  }
+  CSS.highlights.set("plc-found", new Highlight(...ranges));
+}
+
 function reader(root) {
   const at = (name) => root.querySelector(`[data-at="${name}"]`);
   const client = Math.random().toString(36).slice(2);
@@ -28,6 +58,7 @@ function reader(root) {
   let view = { run: null, ids: [], first: 0, total: 0, pairs: {}, decided: {}, progress: [0, 0] };
   let current = null;
   let shown = null; // what stands in the pane
+  let marked = null; // the words that are marked in the pane
   let pending = []; // not yet on disk, as far as is known here
   let queue = []; // keys pressed while no pair was shown
   let dropped = 0; // keys of the queue that were given up, as another list came
@@ -142,7 +173,10 @@ function reader(root) {
       const pane = at("pane");
       if (isThere) pane.innerHTML = view.pairs[current]; // escaped where it was made
       else pane.textContent = view.current === null ? view.nothing : "Reading the pair …";
+      marked = null;
     }
+    if (marked !== view.words) markWords(at("pane"), view.words);
+    marked = view.words;
     const decided = isThere ? decidedOn(current) : null;
     for (const button of root.querySelectorAll("button")) {
       const action = button.dataset.action;

@@ -19,6 +19,7 @@ from marking import CSS, plain
 from pair_view import pair_html
 from reading import open_below, runs_root
 from selection import choose_pair, chosen_runs
+from state import value_of
 
 from plc_core.files import RunError
 from plc_core.runs import Run
@@ -122,6 +123,7 @@ def reader(
                 if i in decisions and decisions[i].decision
             },
             "progress": [progress.decided, progress.total],
+            "words": value_of("q") or "",
             "undoable": bool(decisions),
             "acked": {"client": acked.get("client", ""), "seq": acked.get("seq", 0)},
         },

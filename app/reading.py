@@ -17,7 +17,7 @@ import pandas as pd
 import streamlit as st
 from inspection.digest import Digest, digest, kept, newest, unread
 from inspection.preparing import is_busy, prepare
-from inspection.queries import columns
+from inspection.queries import Filter, columns, sample
 from inspection.step_metrics import thinned
 from listing import AUDIT, WITHOUT_VISITS, refuse_links
 from marking import plain
@@ -207,15 +207,21 @@ def _metrics(path: str, changed: int, size: int) -> pd.DataFrame:
     return table
 
 
-def audit_tables(found: Digest, names: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
+def audit_tables(
+    found: Digest, names: bool = False, most: int | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Visits and pairs as the audit takes them, of each pair the last visit only.
 
     Every table of the audit rests on last visits, so its numbers are those of all visits. For a
     moment they take memory by the number of pairs: keep what is made of them, not them. Without
     `names` pairs are known by their place: of a million pairs that is ten times quicker, and
-    only the slices of score gaps ask for the ids themselves.
+    only the slices of score gaps ask for the ids themselves. Of more than `most` pairs so many
+    are drawn by chance.
     """
-    table = columns(found, [*(("pair_id",) if names else ("row",)), *AUDITED])
+    wanted = [*(("pair_id",) if names else ("row",)), *AUDITED]
+    table = columns(found, wanted) if most is None else sample(found, Filter(), wanted, most)
+    if names and "row" in table:
+        table = table.drop(columns="row")
     table = table.rename(columns={"row": "pair_id"})
     numbers = ["margin", "z", "q_clean", "q_flip", "q_tie", "weight"]
     visits = table.reindex(columns=["pair_id", "last_step", *numbers])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 from elements import age, moment
 from health import damage
+from inspection.results import RESULTS, results_of
 from listing import ANALYSIS, AUDIT, audits, listed, report_of
 from marking import plain
-from reading import LIVE, runs_root
+from reading import LIVE, open_below, runs_root
 from selection import AUDIT_PAGE, choose_runs, select_rows, selected_rows
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
@@ -23,6 +25,8 @@ from plc_core.runs.listing import RunSummary
 
 TALLEST_TABLE = 8
 MOST_LINKS = 6
+MOST_RESULTS = 100
+"""Runs of which the list has results: files of each are read for them."""
 
 
 def filtered(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -85,6 +89,26 @@ def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
     return table
 
 
+def _results(runs: Sequence[RunSummary]) -> pd.DataFrame:
+    """What the first runs of the list came to; blank for the others, and where it is not known."""
+    rows: list[dict[str, float]] = []
+    for run in runs[:MOST_RESULTS]:
+        rows.append({})
+        if run.problem is None and run.kind == "training":
+            files = [run.path / name for name in ("metrics.parquet", "judgements", "generations")]
+            stamps = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
+            rows[-1] = _result(str(run.path), stamps)
+    table = pd.DataFrame(rows, index=range(len(rows)), columns=list(RESULTS), dtype="float64")
+    return table.reindex(range(len(runs))).dropna(axis="columns", how="all")
+
+
+@st.cache_data(max_entries=5_000, show_spinner=False)
+def _result(path: str, stamps: tuple[int, ...]) -> dict[str, float]:
+    with contextlib.suppress(RunError, OSError, ValueError, KeyError):  # the remark says it
+        return results_of(open_below(Path(path).parent, Path(path).name))
+    return {}
+
+
 def runs_csv(runs: Sequence[RunSummary]) -> None:
     """One button: the listed runs with all their parameters as CSV."""
 
@@ -101,6 +125,8 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
     """A row a run; its check boxes are the selection."""
     names = [run.name for run in runs]
     table = _listing(runs)
+    for place, (name, values) in enumerate(_results(runs).items(), start=3):
+        table.insert(place, str(name), values)
     key = "runs_table"
 
     def selected() -> None:
@@ -110,7 +136,8 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
         choose_runs(kept_ones + [name for name in picked if name not in kept_ones])
 
     select_rows(key, [row for row, name in enumerate(names) if name in chosen])
-    number = st.column_config.NumberColumn(format="plain", width=60)
+    column = st.column_config.NumberColumn
+    number = column(format="plain", width=60)
     text = st.column_config.TextColumn
     st.dataframe(
         table,
@@ -121,11 +148,12 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
         selection_mode="multi-row",
         placeholder="",
         column_config={
-            "run": text(width="medium", pinned=True),
+            "run": text(width=170, pinned=True),
             "state": text(width=75),
-            "progress": st.column_config.ProgressColumn(
-                format="%d %%", max_value=100, width="small"
-            ),
+            "progress": st.column_config.ProgressColumn(format="%d %%", max_value=100, width=95),
+            "accuracy": column(format="%.3f", width=70, help="Pairs with m > 0, last tenth"),
+            "reward": column(format="%.2f", width=65, help="Mean judged reward, sampled answers"),
+            "KL": column(format="%.2f", width=55, help="To the reference, nats a response"),
             "objective": text(width=75),
             "β": number,
             "recipe": text(width=85),
@@ -157,8 +185,9 @@ def live() -> None:
 
 
 def reports(runs: Sequence[RunSummary]) -> None:
-    """Links to the label audits; the reports by their paths: first those of analyses and audits,
-    then each training run's own."""
+    """Links to the label audits; the reports: first those of analyses and audits, then each
+    training run's own.
+    """
     with st.container(horizontal=True):
         for run in audits(runs)[:MOST_LINKS]:
             st.page_link(
@@ -171,27 +200,38 @@ def reports(runs: Sequence[RunSummary]) -> None:
         return
     found.sort(key=lambda run: run.kind not in (ANALYSIS, AUDIT))
     with st.expander(f"Reports · {len(found)}"):
-        st.caption("Files to open in a browser.")
-        table = pd.DataFrame(
-            {
-                "report": [run.name for run in found],
-                "kind": [run.kind for run in found],
-                "created": [moment(run.created) for run in found],
-                "file": [str(report_of(run) or "not written yet") for run in found],
-            }
-        )
-        st.dataframe(
-            table,
-            key="reports",
-            hide_index=True,
-            height="content" if len(found) <= TALLEST_TABLE else 330,
-            column_config={
-                "report": st.column_config.TextColumn(width="medium"),
-                "kind": st.column_config.TextColumn(width="small"),
-                "created": st.column_config.TextColumn(width=150),
-                "file": st.column_config.TextColumn(width="large"),
-            },
-        )
+        names = [run.name for run in found]
+        by_name = dict(zip(names, found, strict=True))
+        key = kept("report", names[0], TEXT, names)
+        run = by_name[
+            st.selectbox(
+                "Report",
+                names,
+                key=key,
+                format_func=lambda name: f"{name} · {by_name[name].kind}",
+                label_visibility="collapsed",
+            )
+        ]
+        report_file(run, "listed")
+
+
+def report_file(run: RunSummary, key: str) -> None:
+    """The path of a run's report, to copy, and the report to download and open."""
+    path = report_of(run)
+    if path is None:
+        st.caption("This report is not written yet.")
+        return
+    left, right = st.columns([0.8, 0.2])
+    left.code(str(path), language=None, wrap_lines=True)
+    right.download_button(
+        "Download",
+        path.read_bytes,
+        f"{run.name}.html",
+        "text/html",
+        key=f"report_{key}_{run.name}",
+        on_click="ignore",
+        width="stretch",
+    )
 
 
 def _state(run: RunSummary) -> str:

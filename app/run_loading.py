@@ -35,7 +35,7 @@ def wait_for(run: Run, task: Preparation, metrics: Callable[[Run], pd.DataFrame]
     if len(table):
         figure = curves({run.name: table}, GROUPS["Routing"], None)
         title = f"Routing of {plain(run.name)}, step by step"
-        chart(title, figure, MEANWHILE, key="meanwhile", beside=True)
+        chart(title, figure, MEANWHILE, key="meanwhile")
     st.stop()
 
 

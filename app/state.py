@@ -49,9 +49,17 @@ def _pair(texts: list[str]) -> tuple[float, float]:
     return low, high
 
 
+def _real(texts: list[str]) -> float:
+    value = float(_one(texts))
+    if not math.isfinite(value):
+        raise ValueError(value)
+    return value
+
+
 TEXT = Codec(lambda value: [value] if value else [], _one)
 TEXTS = Codec(lambda value: [str(v) for v in value or []], lambda texts: list(texts))
 NUMBER = Codec(lambda value: [str(value)], _number)
+REAL = Codec(lambda value: [f"{value:g}"], _real)
 FLAG = Codec(lambda value: [str(int(value))], _flag)
 RANGE = Codec(lambda value: [f"{value[0]!r}~{value[1]!r}"], _pair)
 

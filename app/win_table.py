@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from inspection.judged_answers import log_ratios
+from inspection.judged_answers import kl_by_run, nearest_dpo
 
-from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
+from plc_core.analysis.statistics import MeanInterval
 from plc_core.evaluation.results import is_matched
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.runs import Run
 
 EVEN = 50.0
-LEGEND = "▲ above and ▼ below 50 % by the whole 95 % interval; without a mark it may be either."
+LEGEND = "▲ ▼: the 95 % interval clears 50 %."
 
 
 def with_baseline(cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -64,19 +64,17 @@ def kl_control_table(
         table: their judged answers, as `judged` gives them.
         name: of the judgements.
     """
-    ratios = {run_name: log_ratios(run, name) for run_name, run in opened.items()}
-    kls = {run_name: bootstrap_mean(values, seed=0) for run_name, values in ratios.items()}
+    kls = kl_by_run(opened, name)
     rows = []
     for run_name in (one for one in opened if objectives[one] == "plc"):
         own = kls[run_name].mean
         row = {"method": run_name}
         moved = {"KL, nats": _kl(kls[run_name])}
-        plain_dpo = [one for one in kls if kls[one].n and objectives[one] == "dpo"]
-        if math.isnan(own) or not plain_dpo:
+        near = nearest_dpo(kls, objectives, run_name)
+        if near is None:
             missing = "its KL is not kept" if math.isnan(own) else "no DPO run with a KL is chosen"
             rows.append(row | {"KL control": f"not known: {missing}"} | moved)
             continue
-        near = min(plain_dpo, key=lambda one: abs(kls[one].mean - own))
         if not is_matched(kls[near].mean, own):
             said = f"none chosen moved as far; the nearest is {near}, {_kl(kls[near])}"
             rows.append(row | {"KL control": said} | moved)

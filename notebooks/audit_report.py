@@ -100,6 +100,12 @@ def agreement_by_margin(found: Audit, bins: int = 12) -> pd.DataFrame:
 def next_steps(run: Run, config: AuditConfig) -> str:
     """What to do with the audit, as HTML with commands."""
     plc = ".venv/bin/plc" if checkout() is not None else "plc"
+    policy = config.policy or "weight"
+    cleaned = config.export_file if config.policy is not None else "cleaned.jsonl"
+    with_priors = {
+        "weight": " -p objective cdpo -p pair_priors true",
+        "prior": " -p objective plc -p pair_priors true",
+    }
     policies = "".join(
         f"<li><code>{name}</code>: {escape(said)}</li>" for name, said in POLICIES.items()
     )
@@ -117,8 +123,11 @@ def next_steps(run: Run, config: AuditConfig) -> str:
         "<li>Write the pairs out in a form that TRL and load_pairs read:"
         f"<pre>import plc_core\naudit = plc_core.audit({escape(repr(config.data))}"
         f"{f', {escape(repr(config.model))}' if config.model else ''})\n"
-        'audit.export("cleaned.jsonl", policy="flip")</pre>'
-        f"<ul>{policies}</ul></li></ol>"
+        f'audit.export("cleaned.jsonl", policy="{policy}")</pre>'
+        f"<ul>{policies}</ul></li>"
+        "<li>Train on them:"
+        f"<pre>{plc} train my-run.yaml -p data {escape(str(cleaned))}"
+        f"{with_priors.get(policy, '')}</pre></li></ol>"
     )
 
 
@@ -150,16 +159,24 @@ def run_audit(given: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
     if errors:
         return 1
-    run = open_run(resolve(runs, name))
-    lines = [*AuditFolder(run).said["sentences"], ""]
+    runs = project_path(parameters["runs_dir"])
+    run = open_run(resolve(runs, parameters["name"]))
+    folder, config = AuditFolder(run), AuditConfig.model_validate(run.info["config"])
+    lines = list(folder.said["sentences"])
+    for column in config.noise_by:
+        for row in folder.noise_by(column).to_dict("records"):
+            rate = "not known" if np.isnan(row["rate"]) else f"{row['rate']:.0%}"
+            interval = "" if np.isnan(row["low"]) else f" [{row['low']:.0%}, {row['high']:.0%}]"
+            lines.append(f"  {column} {row['group']}: {rate}{interval}, {row['pairs']:,} pairs")
+    lines.append("")
     lines += [
         f"Report:     {run.path / 'report.html'}",
         f"Every pair: {run.path / 'audit.parquet'}",
     ]
-    config = AuditConfig.model_validate(run.info["config"])
     if config.policy is not None:
         lines.append(f"Cleaned:    {config.export_file}")
-    lines.append(f"Inspector:  plc app --runs {runs}")
+    plc = ".venv/bin/plc" if checkout() is not None else "plc"
+    lines.append(f"Inspector:  {plc} app --runs {runs}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

@@ -100,12 +100,14 @@ def main() -> None:
             expect(page.get_by_text(text).first).to_be_visible()
 
         report(
-            "runs, first page of a new server", lambda _: shown(f"/?run={options.run}", "Curves"), 1
+            "verdict, first page of a new server",
+            lambda _: shown(f"/?run={options.run}", "How noisy are the data?"),
+            1,
         )
-        report("runs", lambda _: shown(f"/?run={options.run}", "Curves"))
+        report("runs", lambda _: shown(f"/runs?run={options.run}", "Curves"))
         report(
             "routing, its visits not read yet: what is known",
-            lambda _: shown(f"/routing?run={options.run}", "Caveat"),
+            lambda _: shown(f"/routing?run={options.run}", "for the first time"),
             1,
         )
         report(

@@ -1,6 +1,7 @@
 """What an audit is used for: mended pairs, a run folder, a blind check, priors in training."""
 
 import json
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 
 import plc_core
 from plc_core import TrainConfig, flip_labels, load_pairs, train
+from plc_core.cli import main
 from plc_core.data import DataError
 from plc_core.files import RunError
 from plc_core.label_audit.blind_check import BlindCheck, draw, verified
@@ -91,6 +93,21 @@ def test_an_export_is_read_back_with_the_users_columns(audited, tmp_path, ending
     assert {"annotator", "p_flip"} <= set(own[0])
     with pytest.raises(RunError, match=r"should end in \.jsonl or \.parquet"):
         audited.export(tmp_path / "clean.csv")
+
+
+def test_the_command_says_what_was_found_and_how_to_train_on_it(tmp_path, capsys):
+    data, cleaned = tmp_path / "own.jsonl", tmp_path / "cleaned.jsonl"
+    written(data, rows(200))
+    options = ["--policy", "weight", "--export", str(cleaned), "--by", "annotator"]
+    assert main(["audit", str(data), *options, "-p", "runs_dir", str(tmp_path / "r")]) == 0
+    said = capsys.readouterr().out
+    assert "of the labels are reversed" in said or "is not known" in said
+    folder = tmp_path / "r" / "audit-own"
+    for path in (folder / "report.html", folder / "audit.parquet", cleaned):
+        assert str(path) in said
+        assert path.is_file()
+    report = unescape((folder / "report.html").read_text())
+    assert f"-p data {cleaned} -p objective cdpo -p pair_priors true" in report
 
 
 # ---- labels that contradict each other --------------------------------------------------------

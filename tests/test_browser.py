@@ -76,11 +76,13 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
 
     # Choose runs, and see what differs between them.
     page.goto(address)
+    expect(page.get_by_text("How noisy are the data?")).to_be_visible()
+    page.get_by_role("link", name="Runs").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     settled()
     click_row(1)
-    expect(page).to_have_url(f"{address}/?run=newer&run=older")
+    expect(page).to_have_url(f"{address}/runs?run=newer&run=older")
     page.get_by_text("Provenance", exact=True).click()
     expect(page.get_by_text("Only what differs")).to_be_visible()
     settled()
@@ -177,7 +179,7 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
         page.wait_for_timeout(1000)  # a table takes clicks some time after it is drawn
         box = table.bounding_box()
         assert box is not None
-        page.mouse.click(box["x"] + 33 + 140 + 30, box["y"] + ROW / 2)
+        page.mouse.click(box["x"] + 33 + 185 + 30, box["y"] + ROW / 2)
 
     # The head of the column that the list is sorted by: the other way round, and back.
     page.goto(f"{address}/pairs?run=newer&sort=z")

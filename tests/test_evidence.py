@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from notebooks.evidence import claims
+from notebooks.evidence import claims, forest
 from notebooks.evidence.__main__ import main, markdown, put
 from notebooks.evidence.claims import CLAIMS, Claim, claims_table, verdict
 from notebooks.evidence.estimates import (
@@ -82,7 +82,7 @@ def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
     report = (tmp_path / "runs" / "evidence" / "report.html").read_text()
     assert "87.5 [87.5, 87.5] (n=5)" in report
     assert "not run" in report
-    assert report.count("Plotly.newPlot(") == 2
+    assert report.count("Plotly.newPlot(") == 3
     for said in (
         "read of training pairs at their first visit",
         "preference-trained on UltraFeedback",
@@ -172,6 +172,27 @@ def test_the_verdicts_other_words():
     for paper in ("–", "not measured"):
         assert verdict(Claim("x", paper, lambda study: found), found) == "higher"
         assert verdict(Claim("x", paper, lambda study: found, threshold=0.4), found) == "lower"
+
+
+def test_an_effect_and_the_papers_size_are_two_verdicts():
+    model = read_study("smollm2")
+    table = forest.forest_table(model).set_index("claim")
+    for claim in (c for c in CLAIMS if c.text in table.index):
+        found, row = over_seeds(claim.values(model, "plc-aggressive")), table.loc[claim.text]
+        word = verdict(claim, found)
+        if row["effect"] == "unknown":
+            assert word.startswith("undecided")
+        elif row["effect"] != "by construction":
+            assert word.startswith("reproduced") == (row["effect"] == "yes")
+        outside = not found.low * claim.scale <= row["paper"] <= found.high * claim.scale
+        assert row["excluded"] == (claim.published is not None and outside)
+    clean = table.loc["PLC-DPO wins against same-data DPO on clean data, win rate in %"]
+    assert (clean["effect"], clean["excluded"]) == ("unknown", True)  # 58.3 lies above it
+    said = forest.tally(table)
+    assert f"{(table['effect'] == 'yes').sum()} are there" in said
+    drawn = forest.forest(table.reset_index())
+    papers = [x for trace in drawn.data if trace.name == "the paper" for x in trace.x]
+    assert sorted(p for p in papers if p == p) == sorted(table["paper"].dropna())
 
 
 def test_two_groups_of_pairs_have_the_interval_of_a_difference():

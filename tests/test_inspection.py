@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import time
@@ -28,7 +29,7 @@ from inspection.pair import read_pair, read_visits
 from inspection.precision_at_k import precision_at
 from inspection.preparing import is_busy, prepare
 from inspection.queries import Filter, Rows
-from inspection.step_metrics import noise_of, thinned
+from inspection.step_metrics import last_tenth, noise_of, smoothed, thinned
 from inspection.text_search import search
 from recipe_curves import TEMPERATURES, WARMUP, recipe_curve
 
@@ -469,6 +470,21 @@ def test_recipes_are_those_of_the_objective() -> None:
     two["objective_options"] = {"states": ["clean", "flip"]}
     assert (recipe_curve(two)["q_tie"] == 0).all()
     assert recipe_curve({"recipe": "of another version"}).empty
+
+
+def test_numbers_are_means_of_the_last_tenth_with_their_error(run: Run) -> None:
+    table = run.metrics()
+    other = table.assign(loss=table["loss"] + np.arange(len(table)) % 2)
+    numbers = last_tenth({"a": table, "b": other}, ["loss", "absent"], "a").set_index("run")
+    end = table["loss"].to_numpy()[-math.ceil(len(table) / 10) :]
+    expected = end.mean(), end.std(ddof=1) / math.sqrt(len(end))
+    assert numbers.loc["a", ["loss", "± loss"]].tolist() == pytest.approx(expected)
+    odd = (np.arange(len(table)) % 2)[-len(end) :]
+    assert numbers.loc["b", "Δ loss"] == pytest.approx(odd.mean())
+    assert numbers.loc["b", "± Δ loss"] == pytest.approx(odd.std(ddof=1) / math.sqrt(len(end)))
+    assert list(numbers) == ["step", "loss", "± loss", "Δ loss", "± Δ loss"]
+    assert smoothed(pd.Series([0.0, 3, 0, np.nan])).tolist()[:3] == [1.5, 1, 1.5]
+    assert np.isnan(smoothed(pd.Series([0.0, 3, 0, np.nan])).iloc[3])
 
 
 def test_precision_does_not_depend_on_the_order_of_equal_scores() -> None:

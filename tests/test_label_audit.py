@@ -202,6 +202,7 @@ def test_what_cannot_be_audited_is_a_sentence(pairs):
 
 def test_hidden_states_are_those_of_plain_forwards_and_computed_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PLC_CACHE", str(tmp_path))
+    monkeypatch.setattr("plc_core.label_audit.hidden_states._multiplies_bf16", lambda: False)
     pairs = load_pairs("world", limit=40)
     kept, found = read_model(pairs, "world", 64, {"hidden states"}, Progress())
     rows, lengths = found.hidden, found.token_lengths

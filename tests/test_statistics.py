@@ -359,15 +359,14 @@ def test_the_bootstrap_over_seeds_is_wider_where_seeds_differ() -> None:
 def test_a_test_reads_as_a_sentence() -> None:
     up = np.arange(40.0)
     assert read_aloud(mann_whitney(up + 30, up), "q_tie", "weak gaps", "strong gaps").startswith(
-        "q_tie is larger in weak gaps than in strong gaps: a random one of weak gaps exceeds a "
-        "random one of strong gaps in 96."
+        "q_tie is higher in weak gaps than in strong gaps (AUROC 0.96"
     )
-    assert "smaller in a than in b" in read_aloud(mann_whitney(up, up + 30), "|m|", "a", "b")
+    assert "lower in a than in b" in read_aloud(mann_whitney(up, up + 30), "|m|", "a", "b")
     same = mann_whitney(up, up)
     assert read_aloud(same, "q", "a", "b").startswith("No difference of q between a and b is shown")
     other_side = mann_whitney(up, up + 30, "greater")
     assert read_aloud(other_side, "q", "a", "b").startswith(
-        "It is not shown that q is larger in a than in b"
+        "It is not shown that q is higher in a than in b"
     )
     assert read_aloud(mann_whitney([], up), "q", "a", "b") == "q cannot be compared: a has n=0."
 

@@ -224,7 +224,7 @@ def test_weak_gaps_are_read_from_a_probe() -> None:
     shown = tie_metrics.weak_gaps_shown({"PLC-DPO": found})
     assert shown.loc[("PLC-DPO", "world", "bottom 20%"), "n"] == "80"
     first, second = tie_metrics.weak_gaps_sentences(found, "PLC-DPO")
-    assert "|m| is smaller in the bottom 20%" in second
+    assert "|m| is lower in the bottom 20%" in second
     assert "after Holm's correction" in first
     with pytest.raises(RunError, match="was not scored under the calibration 'other'"):
         tie_metrics.weak_gaps(scores(), "other", 0.2)
@@ -260,7 +260,7 @@ def test_the_vote_tables_have_the_papers_rows_and_count_who_is_in_no_group() -> 
     said = human_disagreement.agreement_sentence(
         dataclasses.replace(found, last_step=unlike), "PLC-DPO"
     )
-    assert "The last step alone: it is not shown that q_tie is larger in tie-majority" in said
+    assert "The last step alone: it is not shown that q_tie is higher in tie-majority" in said
     shown = human_disagreement.agreement_shown({("PLC-DPO", "self"): found})
     assert shown.loc[("paper, MultiPref", "", "tie-majority"), "against unanimous"] == "+23.1 %"
     assert human_disagreement.other_measures_shown({("PLC-DPO", "self"): found}).shape[0] == 3

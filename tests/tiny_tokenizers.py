@@ -16,7 +16,7 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
-from plc_core.engine.small_model import small_model_folder
+from plc_core.engine.packaged_models import PACKAGED, packaged_model_folder
 from plc_core.files import RunError
 
 CHATML = (
@@ -171,7 +171,7 @@ def smollm2():
 @cache
 def _small_model() -> tuple[str | None, str]:
     try:
-        return small_model_folder(), ""
+        return packaged_model_folder(PACKAGED["smollm2-135m"]), ""
     except RunError as error:
         return None, str(error)
 

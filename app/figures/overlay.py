@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
+from inspection.step_metrics import smoothed
 from plotly.subplots import make_subplots
 
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish, literal, whiskers
@@ -22,21 +23,31 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 TITLES = {
     "margin_mean": "mean margin m",
-    "margin_std": "spread of m in a step",
-    "accuracy": "accuracy: share with m > 0",
+    "margin_std": "spread of m",
+    "accuracy": "accuracy (m > 0)",
     "weight_mean": "mean weight w",
     "gamma": "correction strength γ",
     "reward_chosen": "reward of chosen, β nats",
     "reward_rejected": "reward of rejected, β nats",
     "ema_mean": "EMA mean of m",
     "ema_std": "EMA deviation of m",
-    "floor_bound": "deviation at its floor (1 is yes)",
-    "noise_rate": "estimated share of reversed labels",
+    "floor_bound": "at its floor (1 is yes)",
+    "noise_rate": "reversed labels",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "pairs_per_second": "pairs a second",
     "seconds": "seconds a step",
 }
+SMOOTHED = (
+    *("loss", "margin_mean", "margin_std", "accuracy", "q_clean", "q_flip", "q_tie"),
+    *("weight_mean", "p_flip", "reward_chosen", "reward_rejected", "grad_norm"),
+    *("pairs_per_second", "seconds"),
+)
+"""Columns that vary from step to step with the step's pairs: drawn as running means."""
+
+LEAST_SMOOTHED, MOST_RAW = 20, 4
+"""Steps from which on a curve is smoothed; runs up to which its single steps show faintly too."""
+
 _COLOURS = tuple(colour for colour in RUN_COLOURS if colour != INK)
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -51,7 +62,8 @@ def run_curves(
         names: the columns; one that no run logged says so in its panel's place.
         baseline: a run that is drawn thick and grey, under the others.
 
-    Runs are told apart by colour, and beyond nine of them by dash too.
+    Runs are told apart by colour, and beyond nine of them by dash too. What varies with the pairs
+    of a step is a running mean, of few runs with the single steps behind it.
     """
     drawn = {
         name: _with_known_rates(table)
@@ -85,16 +97,31 @@ def run_curves(
         for place, column in enumerate(wanted):
             if not _has(table, column):
                 continue
+            y, width = table[column], 4 if pinned else 1.8
+            smooth = column in SMOOTHED and len(table) >= LEAST_SMOOTHED
+            if smooth and len(drawn) <= MOST_RAW:
+                figure.add_scattergl(
+                    x=table["step"],
+                    y=y,
+                    legendgroup=run,
+                    showlegend=False,
+                    mode="lines",
+                    opacity=0.25,
+                    line={"color": colour, "width": 1, "dash": dash},
+                    hoverinfo="skip",
+                    row=place // across + 1,
+                    col=place % across + 1,
+                )
             figure.add_scattergl(
                 x=table["step"],
-                y=table[column],
+                y=smoothed(y) if smooth else y,
                 name=f"{run} (baseline)" if pinned else run,
                 legendgroup=run,
                 showlegend=not shown and len(drawn) > 1,
                 mode="lines" if len(table) > 1 else "markers",
                 opacity=0.75 if pinned else 1,
-                line={"color": colour, "width": 4 if pinned else 1.6, "dash": dash},
-                hovertemplate="step %{x}: %{y:.4g}",
+                line={"color": colour, "width": width, "dash": dash},
+                hovertemplate="step %{x}: %{y:.4g}" + (", smoothed" if smooth else ""),
                 row=place // across + 1,
                 col=place % across + 1,
             )
@@ -103,29 +130,6 @@ def run_curves(
     figure.update_xaxes(title_text="optimizer step", row=rows)
     figure = finish(figure, 60 + 235 * rows, hovermode="closest")
     return figure.update_layout(legend_y=1.0 + 0.16 / rows, margin_t=84 if len(drawn) > 1 else 36)
-
-
-def final_values(
-    metrics: Mapping[str, pd.DataFrame], names: Sequence[str], baseline: str | None = None
-) -> pd.DataFrame:
-    """The last logged value of each column by run, one row a run, and its distance to a baseline.
-
-    Columns: run, step, `names` that any run has, and for each "Δ name" where `baseline` is one of
-    the runs.
-    """
-    rows = []
-    for run, table in metrics.items():
-        if "step" not in table or table.empty:
-            continue
-        last = _with_known_rates(table).sort_values("step").iloc[-1]
-        rows.append({"run": run, "step": int(last["step"])} | {n: last.get(n) for n in names})
-    frame = pd.DataFrame(rows, columns=["run", "step", *names]).dropna(axis="columns", how="all")
-    if baseline in set(frame.get("run", ())) and len(frame) > 1:
-        own = frame.set_index("run").loc[baseline]
-        for name in [n for n in names if n in frame]:
-            place = list(frame.columns).index(name) + 1
-            frame.insert(place, f"Δ {name}", frame[name] - own[name])
-    return frame
 
 
 def win_rates(cells: pd.DataFrame) -> go.Figure:
@@ -138,14 +142,13 @@ def win_rates(cells: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     for number, (decoding, own) in enumerate(cells.groupby("decoding", sort=False)):
         said = literal(decoding)
-        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
         figure.add_scatter(
             x=own["win_rate"],
             y=own["method"].map(literal),
             name=said,
             mode="markers",
-            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number % 2]},
-            error_x=whiskers(own["win_rate"], own["low"], own["high"], colour),
+            marker={"color": INK, "size": 9, "symbol": ("circle", "diamond-open")[number % 2]},
+            error_x=whiskers(own["win_rate"], own["low"], own["high"], INK),
             customdata=own[["low", "high", "n"]].to_numpy(),
             hovertemplate=f"%{{y}}, {said}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
             "%{customdata[1]:.1f}], n = %{customdata[2]:,}<extra></extra>",

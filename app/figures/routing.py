@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 from plc_core.analysis.audit import STATES
 from plc_core.analysis.figures.style import (
     GRID,
+    GROUP_COLOURS,
     INK,
     STATE_COLOURS,
     empty,
@@ -24,6 +25,12 @@ Q_SCALE = [[0.0, "rgba(128,128,128,0.45)"], [0.5, "#E39A6A"], [1.0, STATE_COLOUR
 
 TERNARY_POINTS, MAP_POINTS = 2_000, 15_000
 """Most points that are drawn: the triangle is drawn without WebGL."""
+
+RUG_POINTS = 300
+"""Pairs of a group that the strip marks singly."""
+
+Z_END = 4.0
+"""Where the axis of z ends; pairs beyond it are drawn at its end."""
 
 _MARKS_OF_Z = (-2, -1, -0.5, 1)
 """Not 0: there q is the prior, which has a mark of its own."""
@@ -67,8 +74,8 @@ def ternary(
             name="how many",
             marker={
                 "size": 42 * np.sqrt(beads["n"] / beads["n"].max()),
-                "color": "rgba(123,97,196,0.16)",
-                "line": {"width": 1, "color": "rgba(123,97,196,0.55)"},
+                "color": "rgba(122,127,135,0.16)",
+                "line": {"width": 1, "color": "rgba(122,127,135,0.55)"},
             },
             customdata=beads[["n", "z"]].to_numpy(),
             hovertemplate="%{customdata[0]:,} pairs near z %{customdata[1]:.2f}<extra></extra>",
@@ -130,8 +137,91 @@ def ternary(
     return figure
 
 
+def z_strip(
+    points: pd.DataFrame, group: pd.Series | None, curve: pd.DataFrame, total: int
+) -> go.Figure:
+    """How z is spread, a line a group of pairs, over a rug of single pairs.
+
+    Args:
+        points: pair_id, z, q_clean, q_flip and q_tie of some pairs at their last visit.
+        group: the true state or the marker of each point; None where neither is known.
+        curve: as in `ternary`; where its largest q changes there is a border.
+        total: pairs of which the points are a sample.
+    """
+    known = np.isfinite(points["z"].to_numpy(float))
+    if not known.any():
+        return empty("No pair has been visited yet.", 400)
+    points = points[known]
+    named = pd.Series("pairs", points.index) if group is None else group[known]
+    names = [name for name in (*GROUP_COLOURS, "pairs") if (named == name).any()]
+    figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, row_heights=[0.66, 0.34], vertical_spacing=0.03
+    )
+    edges = np.linspace(-Z_END, Z_END, 65)
+    for name in names:
+        own, colour = points[named == name], GROUP_COLOURS.get(name, INK)
+        counts, _ = np.histogram(own["z"].clip(-Z_END, Z_END), edges)
+        figure.add_scatter(
+            x=edges,
+            y=[*(counts / len(own)), 0],
+            name=name,
+            mode="lines",
+            line={"color": colour, "width": 2, "shape": "hv"},
+            hovertemplate=f"{name}, z from %{{x:.2f}}: %{{y:.1%}}<extra></extra>",
+            row=1,
+            col=1,
+        )
+        rug = own.head(RUG_POINTS)
+        figure.add_scatter(
+            x=rug["z"].clip(-Z_END, Z_END),
+            y=[name] * len(rug),
+            mode="markers",
+            marker={"symbol": "line-ns", "size": 16, "opacity": 0.5}
+            | {"line": {"color": colour, "width": 1.2}},
+            customdata=rug[["pair_id", "z", "q_clean", "q_flip", "q_tie"]].to_numpy(),
+            hovertemplate="%{customdata[0]}<br>z %{customdata[1]:.2f} · clean %{customdata[2]:.2f},"
+            " flip %{customdata[3]:.2f}, tie %{customdata[4]:.2f}<extra></extra>",
+            showlegend=False,
+            row=2,
+            col=1,
+        )
+    for at, left, right in borders(curve):
+        figure.add_vline(x=at, line={"color": INK, "dash": "dot", "width": 1.2})
+        figure.add_annotation(
+            text=f"{left} | {right}",
+            x=at,
+            y=1,
+            yref="y domain",
+            showarrow=False,
+            yanchor="bottom",
+            font={"size": 11, "color": INK},
+        )
+    figure.update_yaxes(title_text="share of the group", tickformat=".0%", row=1)
+    figure.update_yaxes(autorange="reversed", showgrid=False, row=2)
+    figure.update_xaxes(title_text="standardised margin z, last visit", row=2)
+    figure.update_xaxes(range=[-Z_END - 0.1, Z_END + 0.1])
+    figure = finish(figure, 400, margin_t=52, legend_y=1.08, clickmode="event+select")
+    return figure.update_layout(showlegend=len(names) > 1)
+
+
+def borders(curve: pd.DataFrame) -> list[tuple[float, str, str]]:
+    """Where the largest q changes along z: z, and the states on its left and right."""
+    if curve.empty:
+        return []
+    side = curve[[f"q_{s}" for s in STATES]].to_numpy().argmax(axis=1)
+    places = np.flatnonzero(np.diff(side))
+    return [
+        (float(curve["z"].iloc[i : i + 2].mean()), STATES[side[i]], STATES[side[i + 1]])
+        for i in places
+    ]
+
+
 def recipe_map(
-    curve: pd.DataFrame, edges: np.ndarray, counts: np.ndarray, points: pd.DataFrame | None = None
+    curve: pd.DataFrame,
+    edges: np.ndarray,
+    counts: np.ndarray,
+    points: pd.DataFrame | None = None,
+    logged: pd.DataFrame | None = None,
 ) -> go.Figure:
     """q against z by the run's recipe, over how the pairs' last z are spread.
 
@@ -140,6 +230,7 @@ def recipe_map(
         edges, counts: the histogram of z at the last visit.
         points: some pairs (z and q as the run recorded them), which lie on the curves where the
             run followed its recipe.
+        logged: the run's own curve, dotted, where `curve` is that of other settings.
     """
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, row_heights=[0.72, 0.28], vertical_spacing=0.04
@@ -153,6 +244,17 @@ def recipe_map(
                 mode="lines",
                 line={"color": STATE_COLOURS[state], "width": 2.4},
                 hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=1,
+            )
+        if logged is not None:
+            figure.add_scatter(
+                x=logged["z"],
+                y=logged[f"q_{state}"],
+                mode="lines",
+                line={"color": STATE_COLOURS[state], "width": 1.4, "dash": "dot"},
+                showlegend=False,
+                hovertemplate=f"z %{{x:.2f}}: q_{state} %{{y:.3f}}, as logged<extra></extra>",
                 row=1,
                 col=1,
             )
@@ -172,7 +274,7 @@ def recipe_map(
     figure.add_bar(
         x=(edges[:-1] + edges[1:]) / 2,
         y=share,
-        marker={"color": "rgba(123,97,196,0.55)", "line": {"width": 0}},
+        marker={"color": "rgba(122,127,135,0.55)", "line": {"width": 0}},
         showlegend=False,
         customdata=counts,
         hovertemplate="z near %{x:.2f}: %{customdata:,} pairs (%{y:.1%})<extra></extra>",

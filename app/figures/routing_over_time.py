@@ -10,9 +10,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from plc_core.analysis.audit import STATES
-from plc_core.analysis.figures.style import INK, RUN_COLOURS, STATE_COLOURS, empty, finish
+from plc_core.analysis.figures.style import INK, STATE_COLOURS, empty, finish
 
-DENSITY = [[0.0, "rgba(123,97,196,0)"], [0.15, "rgba(123,97,196,0.35)"], [1.0, "#7B61C4"]]
+DENSITY = [
+    [0.0, "rgba(122,127,135,0)"],
+    [0.15, "rgba(122,127,135,0.3)"],
+    [1.0, "rgba(122,127,135,0.6)"],
+]
 
 _VISITS_A_CELL = 12
 
@@ -67,7 +71,7 @@ def over_training(
                 x=steps,
                 y=_quantile(table, middle, quantile),
                 mode="lines",
-                line={"color": INK, "width": 2 if quantile == 0.5 else 1.2, "dash": dash},
+                line={"color": INK, "width": 2.4 if quantile == 0.5 else 1.4, "dash": dash},
                 name={0.05: "5 %", 0.5: "median", 0.95: "95 %"}[quantile],
                 showlegend=number == 0,
                 hoverinfo="skip",
@@ -150,8 +154,8 @@ def correction_by_phase(phases: pd.DataFrame, shadow: bool = False) -> go.Figure
         x=phases["phase"],
         y=phases["mean_weight"],
         marker={
-            "color": "rgba(123,97,196,0.5)",
-            "line": {"color": RUN_COLOURS[0], "width": 1},
+            "color": "rgba(122,127,135,0.5)",
+            "line": {"color": INK, "width": 1},
             "pattern": {"shape": "/" if shadow else ""},
         },
         text=[f"{100 * s:.1f} %" if pd.notna(s) else "" for s in phases["share"]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -105,16 +106,23 @@ def group_choices(digest: Digest) -> Mapping[str, Filter | None]:
     return found | {f"{end} of {name}": None for name in numbers for end in (LOWEST, HIGHEST)}
 
 
-def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) -> Bench:
+def bench(
+    digest: Digest,
+    measures: Sequence[str],
+    a: str,
+    b: str,
+    side: str,
+    saved: Mapping[str, Filter | None] = MappingProxyType({}),
+) -> Bench:
     """Mann-Whitney tests of each measure between two groups, corrected by Holm over the measures.
 
     Args:
         measures: columns, or one of `ABSOLUTE` between bars.
-        a, b: names of `group_choices`.
+        a, b: names of `group_choices`, or of `saved` filters.
         side: two-sided, greater (A is larger) or less.
     """
     names = [measure.strip("|") for measure in measures]
-    parts = [_group(digest, group, names) for group in (a, b)]
+    parts = [_group(digest, group, names, saved) for group in (a, b)]
     shared = np.intersect1d(parts[0]["row"], parts[1]["row"])
     sizes = [len(part) for part in parts]
     within = len(shared) == min(sizes) < max(sizes)
@@ -137,9 +145,11 @@ def bench(digest: Digest, measures: Sequence[str], a: str, b: str, side: str) ->
     return Bench(a, b, rows, len(shared), within, both[0])
 
 
-def _group(digest: Digest, group: str, names: Sequence[str]) -> pd.DataFrame:
+def _group(
+    digest: Digest, group: str, names: Sequence[str], saved: Mapping[str, Filter | None]
+) -> pd.DataFrame:
     wanted = list(dict.fromkeys(["row", *names]))
-    chosen = group_choices(digest)[group]
+    chosen = {**saved, **group_choices(digest)}[group]
     if chosen is None and group in (WEAK, STRONG):
         rows = _slice(digest, "low" if group == WEAK else "high")
         chosen = Filter(rows=Rows(group, rows))

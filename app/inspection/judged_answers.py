@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
 from plc_core.files import RunError, read_table, table_names
 from plc_core.runs import Run
 
@@ -133,6 +134,21 @@ def log_ratios(run: Run, judgements: str) -> pd.Series:
         if len(ratios):
             return ratios
     return pd.Series(dtype="float64")
+
+
+def kl_by_run(runs: Mapping[str, Run], judgements: str) -> dict[str, MeanInterval]:
+    """The KL of each run to its reference, in nats a response; n = 0 where it is not kept."""
+    return {name: bootstrap_mean(log_ratios(run, judgements), seed=0) for name, run in runs.items()}
+
+
+def nearest_dpo(
+    kls: Mapping[str, MeanInterval], objectives: Mapping[str, str], run: str
+) -> str | None:
+    """The plain DPO run whose KL is nearest to that of `run`; None where a KL is missing."""
+    plain_dpo = [one for one in kls if kls[one].n and objectives[one] == "dpo" and one != run]
+    if not kls[run].n or not plain_dpo:
+        return None
+    return min(plain_dpo, key=lambda one: abs(kls[one].mean - kls[run].mean))
 
 
 def prompt_of(answer: Mapping[str, Any]) -> Any:

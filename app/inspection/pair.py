@@ -6,13 +6,17 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from inspection.database import frame
 from inspection.digest import Digest
 from plc_core.files import RunError, check_table
 
+SNIPPET = 160
 logger = logging.getLogger(__name__)
 
 
@@ -37,6 +41,24 @@ def read_visits(digest: Digest, row: int) -> pd.DataFrame:
         return pd.DataFrame()
     # A later version may have written more columns than an earlier one that began the run.
     return pa.concat_tables(parts, promote_options="default").to_pandas()
+
+
+def snippets(run: Path, places: NDArray[np.integer]) -> list[str]:
+    """The beginnings of the last turn of the prompts of some pairs, of the chosen answers without
+    a prompt; blank where these are no texts.
+    """
+    wanted = pa.table({"row": places, "place": np.arange(len(places))})
+    try:
+        found = frame(
+            f"SELECT left(coalesce(nullif(trim(list_last(prompt).content), ''), chosen), {SNIPPET})"
+            " AS said FROM read_parquet($1, file_row_number = true) AS p "
+            "JOIN wanted ON p.file_row_number = wanted.row ORDER BY wanted.place",
+            [str(run / "pairs.parquet")],
+            {"wanted": wanted},
+        )
+    except (RunError, UnicodeDecodeError):
+        return [""] * len(places)
+    return [" ".join(str(text or "").split()) for text in found["said"]]
 
 
 def _value(column: pa.ChunkedArray) -> Any:

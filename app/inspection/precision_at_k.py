@@ -22,7 +22,7 @@ def precision_at(scores: Iterable[float], positive: Iterable[bool], most: int = 
         One row a k, at most `most` of them, from 10 to all on a logarithmic scale: k, hits,
         precision, low, high (Wilson's 95 %), recall, base_rate.
     """
-    values, marked = np.asarray(scores, np.float64), np.asarray(positive, bool)
+    values, marked = np.asarray(scores), np.asarray(positive, bool)
     if values.shape != marked.shape or values.ndim != 1:
         raise ValueError(f"scores {values.shape} and positive {marked.shape} are of one length.")
     known = ~np.isnan(values)
@@ -31,8 +31,10 @@ def precision_at(scores: Iterable[float], positive: Iterable[bool], most: int = 
     if not n:
         names = ["k", "hits", "precision", "low", "high", "recall", "base_rate"]
         return pd.DataFrame(columns=names)
-    order = np.argsort(-values, kind="stable")
-    _, group, sizes = np.unique(-values[order], return_inverse=True, return_counts=True)
+    order = np.argsort(-values)  # whatever the order of equal ones: they share their positives
+    ranked = values[order]
+    group = np.cumsum(np.r_[False, ranked[1:] != ranked[:-1]])
+    sizes = np.bincount(group)
     in_group = np.bincount(group, marked[order].astype(np.float64))
     expected = np.cumsum((in_group / sizes)[group])
     first = min(10, n)

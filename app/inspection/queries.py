@@ -134,6 +134,24 @@ def columns(digest: Digest, names: Sequence[str], chosen: Filter = Filter()) -> 
     return frame(sql, [digest.pairs_path, *parameters], chosen.tables())
 
 
+def constant(digest: Digest, names: Sequence[str]) -> set[str]:
+    """Those of the columns that say the same of every pair, or nothing of any."""
+    known = [name for name in names if name in digest.columns]
+    return set(_constant(digest.pairs_path, tuple(known)))
+
+
+@functools.lru_cache(maxsize=16)
+def _constant(path: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    same = (
+        f"(count({q}) IN (0, count(*)) AND min({q}) IS NOT DISTINCT FROM max({q})) AS {q}"
+        for q in map(quoted, names)
+    )
+    if not names:
+        return ()
+    row = query(f"SELECT {', '.join(same)} FROM read_parquet($1)", [path]).to_pylist()[0]
+    return tuple(name for name in names if row[name])
+
+
 def values(digest: Digest, name: str, most: int = 200) -> list[str]:
     """The values of a text column, the most frequent first."""
     return list(_values(digest.pairs_path, name, most)) if name in digest.columns else []

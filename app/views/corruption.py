@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from plc_core.analysis.routing.hard_pairs import (
     hard_pairs_shown,
     published_hard_pairs,
 )
+from plc_core.evaluation.results import bracketed
 from plc_core.runs import Run
 
 # Visits that are pooled for the dose response: more would not fit beside the rest in memory.
@@ -47,12 +48,28 @@ DOSE = Guide(
     "routing takes reversed pairs for the cleaner ones.",
     "What the noise rate is: z is centred, so mean q_flip need not follow the share reversed.",
 )
+SCORES = {
+    "q_flip": "q_flip",
+    "-margin": "−margin",
+    audit.AGAINST_LENGTH: "Length-only baseline",
+}
 KINDS = {
     "random": "pairs drawn at random",
     "lowest-margin": "hard pairs, by the lowest margin",
     "largest-gap": "hard pairs, by the largest score gap",
     "smallest-gap": "hard pairs, by the smallest score gap",
 }
+DOSE_OF = (
+    "data",
+    "num_pairs",
+    "seed",
+    "model",
+    "objective",
+    "beta",
+    "recipe",
+    "flips",
+    "annotator",
+)
 ANNOTATOR = "what a simulated annotator gets wrong"
 
 
@@ -141,12 +158,12 @@ def _one_run(found: Digest) -> None:
     routing, ranking, calibration, parts, precision, by_state = made
     truth = BY_STATE if by_state else BY_MARKER
     guides = truth.guides()
-    st.caption(_definitions(truth, precision["q_flip"], calibration))
-    for row in ranking.itertuples():
-        st.text(
-            f"AUROC of {row.score} at the last visit by the {truth.name}, {truth.tie} left out: "
-            f"{row.text}"
-        )
+    said = _definitions(truth, precision["q_flip"], calibration)
+    with st.container(horizontal=True, gap="large"):
+        for row in ranking.to_dict("records"):
+            label = f"{SCORES.get(row['score'], row['score'])}: flip AUROC".replace("_", r"\_")
+            bounds = (row["auroc"], row["low"], row["high"])
+            st.metric(label, bracketed(bounds, 3), help=f"{row['text']}. {said}", width="content")
     left, right = st.columns(2)
     with left:
         figure = figures.routing_by_state(routing)
@@ -160,8 +177,8 @@ def _one_run(found: Digest) -> None:
         chart("Precision at k", figure, guides["precision"], key="precision")
     with right:
         figure = figures.flip_reliability(calibration).update_layout(height=330)
-        chart("Is q_flip a probability?", figure, guides["reliable"], key="flip_reliability")
-    st.text(str(calibration))
+        guide = replace(guides["reliable"], shows=f"{guides['reliable'].shows} {calibration}.")
+        chart("Is q_flip a probability?", figure, guide, key="flip_reliability")
 
 
 def _definitions(truth: Truth, ranked: pd.DataFrame, calibration: Calibration) -> str:
@@ -213,11 +230,13 @@ def _dose(root: Path, name: str) -> None:
     st.subheader("Dose response", anchor=False)
     runs = [run for run in training_runs(listed(root)) if run.state == "done"]
     names = [run.name for run in runs]
-    like = [run.name for run in runs if _comparable(run.config) and run.name == name]
+    own = next((run.config for run in runs if run.name == name), {})
+    like = [run.name for run in runs if _comparable(run.config) and _is_dose_of(own, run.config)]
     picked = st.multiselect(
         "Runs, each at its flip rate", names, key=kept("dose", like, TEXTS, names)
     )
     found_runs: list[tuple[str, str, float, Run]] = []
+    betas: dict[str, set[str]] = {}
     visits = 0
     for one in picked:
         with shown_errors(one):
@@ -228,8 +247,9 @@ def _dose(root: Path, name: str) -> None:
             visits += found.visits
             config = config_of(run)
             rate = float(config.get("flip_rate") or 0.0)
-            objective = str(config.get("objective", "?"))
-            found_runs.append((objective, _kind(config), rate, run))
+            objective, beta = str(config.get("objective", "?")), f"β={config.get('beta')}"
+            betas.setdefault(objective, set()).add(beta)
+            found_runs.append((f"{objective} {beta}", _kind(config), rate, run))
     if not found_runs:
         st.info("Choose the runs of a sweep over flip rates.")
         return
@@ -241,16 +261,21 @@ def _dose(root: Path, name: str) -> None:
         return
     kinds = list(dict.fromkeys(kind for _, kind, _, _ in found_runs if kind))
     opened: dict[str, dict[float, list[Run]]] = {}
-    for objective, kind, rate, run in found_runs:
-        # Only runs that reversed labels in the same way are one line.
-        method = f"{objective}: {kind or 'none'}" if len(kinds) > 1 else objective
+    for method, kind, rate, run in found_runs:
+        # Only runs of one β that reversed labels in the same way are one line.
+        if len(betas[objective := method.split()[0]]) == 1:
+            method = objective
+        if len(kinds) > 1:
+            method = f"{method}: {kind or 'none'}"
         opened.setdefault(method, {}).setdefault(rate, []).append(run)
     table = _pooled(tuple(picked), visits, opened)
-    figure = figures.dose_response(table, published_hard_pairs())
-    chart("Routing against the share of reversed labels", figure, DOSE, key="dose_response")
-    st.caption(
-        f"Reversed in these runs: {'; '.join(kinds) or 'nothing'}. In the paper: hard pairs."
-    )
+    reversed_ = f"Reversed in these runs: {'; '.join(kinds) or 'nothing'}."
+    if len({rate for _, _, rate, _ in found_runs}) > 1:
+        figure = figures.dose_response(table, published_hard_pairs())
+        guide = replace(DOSE, shows=f"{DOSE.shows} {reversed_}")
+        chart("Routing against the share of reversed labels", figure, guide, key="dose_response")
+    else:
+        st.caption(f"{reversed_} For a curve choose runs of other flip rates.")
     st.dataframe(
         hard_pairs_shown(table).reset_index(), key="hard_pairs", hide_index=True, height="content"
     )
@@ -270,6 +295,11 @@ def _kind(config: Mapping[str, Any]) -> str:
         flips = str(config.get("flips", "random"))
         kinds.append(KINDS.get(flips, plain(flips)))
     return " and ".join(kinds)
+
+
+def _is_dose_of(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs differ in nothing but their flip rate, as far as `DOSE_OF` goes."""
+    return all(own.get(name) == other.get(name) for name in DOSE_OF)
 
 
 def _comparable(config: object) -> bool:

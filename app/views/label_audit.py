@@ -16,7 +16,7 @@ from blind_view import (
     is_checking,
     outcome,
 )
-from elements import heading, page_title
+from elements import draw, heading, page_title
 from figures.label_audit import p_flip_histogram
 from marking import CSS, plain
 from reading import runs_root, shown_errors
@@ -73,9 +73,9 @@ def _summary(folder: AuditFolder) -> None:
             st.metric("Reversed labels, 95 % interval", rate(*noise[:3]), width="content")
             st.metric("More likely reversed than not", more, width="content")
         st.text(str(folder.said["sentences"][0 if noise.rate is None else 2]))
-        heading("Pairs by p_flip, the probability that the label is reversed")
-        config = {"displayModeBar": False}
-        st.plotly_chart(p_flip_histogram(p_flip), key="p_flip", config=config, alt="p_flip")
+        title = "Pairs by p_flip, the probability that the label is reversed"
+        heading(title)
+        draw(title, p_flip_histogram(p_flip), "p_flip")
     with numbers, st.container(border=True, height="stretch"):
         for column, table in groups.items():
             heading(f"Reversed labels by {plain(column)}, %")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import streamlit as st
 from bulk import bulk_box
+from export_box import export_box
 from inspection.digest import Digest
 from inspection.queries import ordered, row_of, rows
 from marking import plain
@@ -20,6 +21,7 @@ from pair_list import pair_table, pick_order, pick_page, sortable
 from pair_view import pair_charts, pair_html
 from reader import KEYS_SAID, reader
 from reading import is_shadow, open_training, read_digest, shown_errors
+from saved_filters import filter_buttons
 from selection import chosen_pair, head
 
 from plc_core.runs import Run
@@ -38,7 +40,13 @@ def _filtered(root: Path, name: str) -> None:
     """The filters, and the pairs that they let through."""
     with shown_errors(name):
         run = open_training(root, name)
-        _pairs(root, name, asked_for(run, read_digest(run)))
+        found = read_digest(run)
+        bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar")
+        asked = asked_for(run, found, bar)
+        with bar:
+            filter_buttons()
+            export_box(run)
+        _pairs(root, name, asked)
 
 
 @st.fragment
@@ -65,12 +73,13 @@ def _pairs(root: Path, name: str, asked: Asked) -> None:
                 row = None  # what was shown before would look like what was found
             elif pair_id is None and len(view):
                 row = int(view["row"].iloc[0])
-            pair_table(view, by, sortable(found), decisions, row)
+            pair_table(found, view, by, sortable(found), decisions, row)
             progress = asked.progress(found, decisions, len(order))
             made = asked.decided_in_list(progress, len(order))
             bulk_box(run, found, order, made, asked.searching)
-            st.caption(plain(_weight_note(run)))
-            st.caption(KEYS_SAID)
+            st.markdown(
+                ":small[Keys and columns]", help=f"{KEYS_SAID}\n\n{plain(_weight_note(run))}"
+            )
         with reading:
             reader(run, found, order, row, decisions, progress)
             if row is not None:

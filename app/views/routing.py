@@ -15,6 +15,7 @@ from figures.routing import (
     cartography,
     recipe_map,
     ternary,
+    z_strip,
 )
 from figures.routing_over_time import (
     correction_by_phase,
@@ -29,10 +30,16 @@ from inspection.step_metrics import noise_of, records_noise
 from marking import plain
 from reading import config_of, is_shadow, open_training, read_digest, shown_errors
 from recipe_curves import prior_of, recipe_curve
+from rerouting_view import rerouting
 from selection import head, point_clicked
+from state import FLAG, TEXT, kept
 
+from plc_core.analysis import audit
+from plc_core.analysis.audit import STATES
 from plc_core.analysis.noise import NoiseRate
 from plc_core.runs import Run
+
+SECTIONS = ("As logged", "Other settings")
 
 TRIANGLE = Guide(
     "Each dot is a pair at its last visit; a corner is a weight of 1. q depends on z alone, so all "
@@ -40,6 +47,12 @@ TRIANGLE = Guide(
     "says nothing. Click a dot to read its pair.",
     "Most dots near the clean corner, a tail towards flip, and no dot off the curve.",
     "That a pair is what its nearest corner says. No z makes tie the largest weight.",
+)
+STRIP = Guide(
+    "Lines: how z at the last visit is spread in each group. Ticks: single pairs; click one to "
+    "read it. Dotted: where the largest q changes.",
+    "Reversed pairs lie further left than clean ones; ties between them.",
+    "Which single pairs are reversed, where the lines overlap.",
 )
 RECIPE = Guide(
     "Lines: the weights that the run's recipe gives each z. Dots: some pairs as recorded. Bars: "
@@ -107,8 +120,20 @@ def page() -> None:
         if not found.visits:
             st.info("No pair of this run has been visited yet.")
             return
+        bar = st.container(horizontal=True, vertical_alignment="center")
+        section = bar.segmented_control(
+            "Settings",
+            SECTIONS,
+            key=kept("settings", SECTIONS[0], TEXT, SECTIONS),
+            required=True,
+            label_visibility="collapsed",
+        )
+        if section == SECTIONS[1]:
+            rerouting(name)
+            return
+        triangle = bar.toggle("Triangle of q", key=kept("triangle", False, FLAG))
         _summary(run, found, _means(str(found.folder), found))
-        _charts(run, found)
+        _charts(run, found, triangle)
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
@@ -135,12 +160,13 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
     noise = noise_of(run.path)
     if records_noise(run.path):
         cells["reversed labels, estimate"] = noise.short if noise else "not known yet"
+    helps = dict.fromkeys((f"mean q_{state}" for state in STATES), "Over pairs, at the last visit")
+    helps["visits"] = f"Up to step {found.last_step:,}"
+    if noise is not None:
+        helps["reversed labels, estimate"] = noise_sentence(noise)
     columns = st.columns([1.25, *[1] * (len(cells) - 1)])
     for column, (label, value) in zip(columns, cells.items(), strict=True):
-        column.metric(label.replace("_", r"\_"), value)
-    st.text(f"Up to step {found.last_step:,}. Means are over pairs, at their last visit.")
-    if noise is not None:
-        st.markdown(noise_sentence(noise))
+        column.metric(label.replace("_", r"\_"), value, help=helps.get(label))
 
 
 def shadow_note(run: Run) -> str:
@@ -164,16 +190,24 @@ def noise_sentence(noise: NoiseRate) -> str:
     )
 
 
-def _charts(run: Run, found: Digest) -> None:
+def _charts(run: Run, found: Digest, triangle: bool) -> None:
     config, shadow = config_of(run), is_shadow(run)
     total = run.status.get("total_steps")
     figures = _figures(
-        str(found.folder), shadow, total if isinstance(total, int) else None, config, found
+        str(found.folder),
+        shadow,
+        total if isinstance(total, int) else None,
+        config,
+        triangle,
+        found,
     )
     left, right = st.columns(2)
     with left:
-        title = "Pairs in the triangle of q"
-        chart(title, figures["ternary"], TRIANGLE, "ternary", clicked=point_clicked)
+        if triangle:
+            guide, title = TRIANGLE, "Pairs in the triangle of q"
+        else:
+            guide, title = STRIP, "Pairs along z"
+        chart(title, figures["strip"], guide, "strip", clicked=point_clicked)
     with right:
         guide = MAP if "sd_z" in found.columns else MAP_OF_ONE_VISIT
         chart("A map of the pairs", figures["map"], guide, "map", clicked=point_clicked)
@@ -195,11 +229,17 @@ def _charts(run: Run, found: Digest) -> None:
 # Drawing takes longer than sending, and everybody who opens the page sees the same figures.
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _figures(
-    folder: str, shadow: bool, total: int | None, config: dict[str, Any], _found: Digest
+    folder: str,
+    shadow: bool,
+    total: int | None,
+    config: dict[str, Any],
+    triangle: bool,
+    _found: Digest,
 ) -> dict[str, go.Figure]:
     """The figures of the page by their keys."""
     curve = recipe_curve(config)
-    names = ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
+    names = ["oracle_state", "flipped", "injected_tie"]
+    names += ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
     points = sample(_found, Filter(), names, MAP_POINTS)
     edges = np.linspace(-4, 4, 65)
     cells = {}
@@ -207,9 +247,13 @@ def _figures(
         counted = _found.counts(measure)
         cells[measure] = (counted.table, counted.low, counted.high, counted.width)
     steps = _found.steps()
-    some, beads = points.head(TERNARY_POINTS), _beads(config, _found)
+    if triangle:
+        some, beads = points.head(TERNARY_POINTS), _beads(config, _found)
+        strip = ternary(some, curve, prior_of(config), _found.size, beads)
+    else:
+        strip = z_strip(points, _groups(points), curve, _found.size)
     return {
-        "ternary": ternary(some, curve, prior_of(config), _found.size, beads),
+        "strip": strip,
         "map": cartography(points, _found.size),
         "recipe_map": recipe_map(
             curve, edges, histogram(_found, "z", Filter(), edges), points.head(400)
@@ -218,6 +262,11 @@ def _figures(
         "mass": cumulative_mass(steps, shadow),
         "phases": correction_by_phase(phases_of(steps, total), shadow),
     }
+
+
+def _groups(points: pd.DataFrame) -> pd.Series | None:
+    """The true state of each pair, or its marker; None where neither is known."""
+    return audit.groups(points) if audit.knows_flips(points) else None
 
 
 def _beads(config: dict[str, object], found: Digest) -> pd.DataFrame:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
-from elements import Guide, chart, page_title
-from figures.overlay import GROUPS, final_values
+from elements import Guide, chart, heading, page_title
+from figures.overlay import GROUPS
 from health import damage
-from inspection.step_metrics import noise_of
+from inspection.step_metrics import last_tenth, noise_of
 from listing import (
     ANALYSIS,
     AUDIT,
@@ -25,7 +26,7 @@ from marking import plain
 from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
 from rerun_box import command
-from run_list import filtered, how_many, live, reports, run_table, runs_csv
+from run_list import filtered, how_many, live, report_file, reports, run_table, runs_csv
 from run_loading import curves
 from selection import chosen_runs
 from state import TEXT, kept
@@ -43,9 +44,17 @@ LOSS = (
     "Losses of different objectives are different quantities and are not comparable; margins "
     "(at one β) and q are."
 )
+NUMBERS = Guide(
+    "Means over steps, each of them a mean over its pairs. Δ: minus the baseline, over the same "
+    f"steps. “{NOISE}”: the estimated share of reversed labels with its 95 % interval, "
+    "at the end of the first epoch, as later the policy remembers its labels.",
+    "A Δ of more than two standard errors.",
+    "Steps are taken as independent, and one run is one seed.",
+)
 GUIDES = {
     "Loss and margin": Guide(
-        f"Means over the pairs of each optimizer step; m is in β × nats. {LOSS}",
+        "Running means over a twentieth of the steps; faint: single steps. m is in β × nats. "
+        + LOSS,
         "Loss falls, m rises and spreads. With noisy labels accuracy stays below 1.",
         "Whether the policy is better.",
     ),
@@ -153,13 +162,13 @@ def _remark(run: RunSummary) -> None:
     """What there is to know before looking at the run: that it is an analysis, or why it ended."""
     name = f"**{plain(run.name)}**"
     if run.kind in WITHOUT_VISITS:
-        report = report_of(run)
-        found = f" Its report is {plain(str(report))}." if report else ""
         if run.kind == AUDIT:
-            st.info(f"{name} is a label audit; the page Label audit shows it." + found)
+            st.info(f"{name} is a label audit; the page Label audit shows it.")
         else:
             what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
-            st.info(f"{name} is {what}, not a run on pairs." + found)
+            st.info(f"{name} is {what}, not a run on pairs.")
+        if report_of(run):
+            report_file(run, "chosen")
     remark = damage(run)
     if run.problem or run.reason:
         remark = run.problem or f"{run.state}: {run.reason}"
@@ -198,40 +207,34 @@ def _curves(names: Sequence[str], baseline: str) -> None:
     )
     group = picked or groups[0]
     figure = curves(found, GROUPS[group], baseline or None)
-    chart(group, figure, GUIDES[group], key="training_curves", beside=True)
+    chart(group, figure, GUIDES[group], key="training_curves")
 
 
 def _numbers(names: Sequence[str], baseline: str) -> None:
     tables = _tables(names)
     if not tables:
         return
-    table = final_values(tables, FINAL, baseline or None)
-    estimates = [_noise(name) for name in table.get("run", ())]
+    numbers = last_tenth(tables, FINAL, baseline or None)
+    table = numbers.reindex(columns=["run", "step"])
+    for name in (n for n in map(str, numbers) if n not in table and not n.startswith("±")):
+        table[name] = [
+            in_words(*pair) for pair in zip(numbers[name], numbers[f"± {name}"], strict=True)
+        ]
+    estimates = [_noise(name) for name in table["run"]]
     if any(estimates):
         table.insert(2, NOISE, pd.Series(estimates, dtype="str"))
-    st.caption(
-        "The last logged step of each run; its numbers are means over that step's pairs, so they "
-        "vary from step to step."
-        + (" Δ is the distance to the baseline." if baseline else "")
-        + (
-            f" But “{NOISE}” is the estimated share of reversed labels, with its 95 % interval, at "
-            "the end of the first epoch: later the policy remembers its labels, and the estimate "
-            "can be far too low."
-            if any(estimates)
-            else ""
-        )
-    )
-    st.dataframe(
-        table,
-        key="final_values",
-        hide_index=True,
-        height="content",
-        column_config={
-            name: st.column_config.NumberColumn(format="%.4g")
-            for name in table.columns[2:]
-            if name != NOISE
-        },
-    )
+    heading("Mean of the last tenth of the steps ± standard error", NUMBERS)
+    st.dataframe(table, key="final_values", hide_index=True, height="content", placeholder="–")
+
+
+def in_words(mean: float, error: float) -> str | None:
+    """A mean ± its standard error, to the digits that the error leaves; None without a mean."""
+    if not math.isfinite(mean):
+        return None
+    if not math.isfinite(error) or error <= 0:
+        return f"{mean:.4g}"
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
 def _noise(name: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -9,10 +11,11 @@ from elements import Guide, chart
 from figures.ranking import distributions
 from inspection.digest import Digest
 from inspection.group_tests import ABSOLUTE, Bench, bench, group_choices
-from inspection.queries import NUMBERS, columns
+from inspection.queries import NUMBERS, Filter, columns
 from marking import plain
 from pair_filter import label
 from reading import open_training, read_digest, shown_errors
+from saved_filters import saved_groups
 from selection import head
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
@@ -38,15 +41,16 @@ def page() -> None:
         return
     root, name = chosen
     with shown_errors(name):
-        found = read_digest(open_training(root, name))
-        _compare(found)
+        run = open_training(root, name)
+        found = read_digest(run)
+        _compare(found, saved_groups(run, found))
         _correlate(found)
 
 
-def _compare(found: Digest) -> None:
+def _compare(found: Digest, saved: Mapping[str, Filter]) -> None:
     numbers = [n for n in NUMBERS if n in found.columns]
     measures = [*numbers, *(f"|{n}|" for n in ABSOLUTE if n in numbers)]
-    groups = list(group_choices(found))
+    groups = list({**saved, **group_choices(found)})
     if not numbers or len(groups) < 2:
         st.info("The pairs of this run have nothing to compare yet.")
         return
@@ -75,7 +79,7 @@ def _compare(found: Digest) -> None:
     if a == b:
         st.info("A and B are the same group.")
         return
-    result = _bench(str(found.folder), found, tuple(picked), a, b, str(side))
+    result = _bench(str(found.folder), found, tuple(picked), a, b, str(side), saved)
     if result.note:
         st.warning(result.note)
     for row in result.rows:
@@ -86,16 +90,20 @@ def _compare(found: Digest) -> None:
     st.download_button("CSV", csv_text(table), "tests.csv", key="bench_csv", on_click="ignore")
     values = {a: result.first_values[0], b: result.first_values[1]}
     title = f"{label(picked[0])} in both groups"
-    chart(
-        plain(title), distributions(values, label(picked[0])), SPREAD, "bench_spread", beside=True
-    )
+    chart(plain(title), distributions(values, label(picked[0])), SPREAD, "bench_spread")
 
 
 @st.cache_data(max_entries=8, show_spinner="Testing …")
 def _bench(
-    folder: str, _found: Digest, measures: tuple[str, ...], a: str, b: str, side: str
+    folder: str,
+    _found: Digest,
+    measures: tuple[str, ...],
+    a: str,
+    b: str,
+    side: str,
+    saved: Mapping[str, Filter],
 ) -> Bench:
-    return bench(_found, measures, a, b, side)
+    return bench(_found, measures, a, b, side, saved)
 
 
 def _shown(result: Bench) -> pd.DataFrame:

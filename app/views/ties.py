@@ -7,9 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart
-from figures.ranking import distributions
+from figures.ranking import area_intervals, distributions
 from inspection.digest import Digest
 from inspection.queries import bounds, columns
+from inspection.verdicts import gap_areas, tie_areas
 from reading import (
     audit_tables,
     open_training,
@@ -35,12 +36,12 @@ from plc_core.runs import Run
 
 SHARE = 0.2
 
-SELECTIVITY = Guide(
-    "Pairs ranked by the absolute gap of their scores: the weakest 20 % against the strongest "
-    "20 %, by mean and median.",
-    "q_tie is higher and |m| smaller where the gap is weak.",
-    "That weak-gap pairs are ties: scores are noisy too. With many pairs a tiny difference is "
-    "significant, so read the effect size.",
+AREAS = Guide(
+    "AUROC of q_tie, and of the margin's size alone, for ties against other pairs, with 95 % "
+    "intervals; 0.5 is guessing. The score gaps compare the smallest 20 % with the largest 20 %; "
+    "gaps equal to the cutoff are split by pair id.",
+    "q_tie lies right of 0.5 against clean and against reversed pairs, and right of the margin.",
+    "That pairs of a small gap are ties: scores are noisy too.",
 )
 CEILING = Guide(
     "Mean q_tie of each group, on a scale that ends at the largest q_tie seen in this run.",
@@ -67,51 +68,59 @@ def page() -> None:
         if not found.visits:
             st.info("No pair of this run has been visited yet.")
             return
-        made = _made(str(found.folder), found)
-        st.subheader("Weak against strong score gaps", anchor=False)
-        _selectivity(made[0], run.name)
-        figure = figures.tie_ceiling(made[1], made[2])
-        chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling", beside=True)
+        areas, selectivity, means, largest = _made(str(found.folder), found)
+        gaps = _of_source(selectivity) if selectivity.scored else None
+        left, right = st.columns([0.58, 0.42])
+        with left:
+            every = pd.concat([areas, *([gap_areas(gaps)] if gaps else [])], ignore_index=True)
+            chart("Does q_tie find ties?", area_intervals(every), AREAS, key="tie_areas")
+        with right:
+            figure = figures.tie_ceiling(means, largest).update_layout(height=330)
+            chart("q_tie against the largest seen", figure, CEILING, key="tie_ceiling")
         _exact(found)
+        if gaps is None:
+            st.info("The pairs of this run carry no scores, so they have no score gap.")
+        else:
+            with st.expander("Numbers of the score gaps"):
+                _numbers(gaps, run.name)
         _probes(run)
 
 
+Made = tuple[pd.DataFrame, TieSelectivity, pd.DataFrame, float]
+
+
 @st.cache_data(max_entries=8, show_spinner="Comparing the slices …")
-def _made(folder: str, _found: Digest) -> tuple[TieSelectivity, pd.DataFrame, float]:
+def _made(folder: str, _found: Digest) -> Made:
     visits, pairs = audit_tables(_found, names=True)
+    areas = tie_areas(visits, pairs, SHARE)
     by_place = audit_tables(_found)
     largest = bounds(_found, "largest_q_tie") or (float("nan"), float("nan"))
-    return (
-        audit.tie_selectivity(visits, pairs, SHARE),
-        audit.routing_by_state(*by_place),
-        largest[1],
-    )
+    selectivity = audit.tie_selectivity(visits, pairs, SHARE)
+    return areas, selectivity, audit.routing_by_state(*by_place), largest[1]
 
 
-def _selectivity(result: TieSelectivity, name: str) -> None:
-    if not result.scored:
-        st.info("The pairs of this run carry no scores, so they have no score gap.")
-        return
+def _of_source(result: TieSelectivity) -> TieSelectivity:
+    """The score gaps of the source that is chosen here."""
     sources = sorted(result.slices["source"].unique())
     source = sources[0]
     if len(sources) > 1:
         key = kept("tie_source", source, TEXT, sources)
         source = st.selectbox("Source", sources, key=key, help="Scales differ between sources.")
-    slices = result.slices[result.slices["source"] == source]
-    tests = result.tests[result.tests["source"] == source]
-    figure = figures.tie_selectivity(slices, SHARE)
-    chart("q_tie and |m| by score gap", figure, SELECTIVITY, key="tie_selectivity", beside=True)
-    _slices(slices)
-    _tests(tests)
-    lengths = result.lengths[result.lengths["source"] == source]
-    of_source = replace(result, slices=slices, tests=tests, lengths=lengths)
-    for sentence in [*weak_gaps_sentences(of_source, name), *lengths_sentences(of_source)]:
+    own = {
+        name: table[table["source"] == source]
+        for name in ("slices", "tests", "lengths")
+        if not (table := getattr(result, name)).empty
+    }
+    return replace(result, **own)
+
+
+def _numbers(result: TieSelectivity, name: str) -> None:
+    _slices(result.slices)
+    _tests(result.tests)
+    for sentence in [*weak_gaps_sentences(result, name), *lengths_sentences(result)]:
         st.text(sentence)
-    st.caption(
-        f"{result.scored:,} visited pairs with scores"
-        + (f", {result.unscored:,} without a visit or a score left out" if result.unscored else "")
-        + ". Equal gaps at a slice's edge are split by pair id, the same way every time."
-    )
+    out = f", {result.unscored:,} without a visit or a score left out" if result.unscored else ""
+    st.caption(f"{result.scored:,} visited pairs with scores{out}.")
 
 
 def _slices(slices: pd.DataFrame) -> None:
@@ -124,7 +133,9 @@ def _slices(slices: pd.DataFrame) -> None:
             "n": st.column_config.NumberColumn(format="localized"),
             "gap_low": st.column_config.NumberColumn("smallest gap", format="%.2f"),
             "gap_high": st.column_config.NumberColumn("largest gap", format="%.2f"),
-            "cut_ties": st.column_config.NumberColumn("equal gaps outside", format="localized"),
+            "cut_ties": st.column_config.NumberColumn(
+                "ties at the cutoff, excluded", format="localized"
+            ),
             **{
                 f"{measure}_{kind}": st.column_config.NumberColumn(f"{kind} {label}", format="%.4g")
                 for measure, label in (("q_tie", "q_tie"), ("abs_margin", "|m|"))
@@ -177,7 +188,7 @@ def _exact(found: Digest) -> None:
         "other pairs": table.loc[~tied, "q_tie"].to_numpy(float),
     }
     figure = distributions(groups, "q_tie at the last visit")
-    chart("Exact ties", figure, EXACT, key="exact_ties", beside=True)
+    chart("Exact ties", figure, EXACT, key="exact_ties")
 
 
 def _probes(run: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 from answers import answers_behind
-from elements import Guide, chart
+from elements import Guide, chart, heading
 from figures.overlay import win_rates
 from inspection.judged_answers import (
     PromptSet,
@@ -41,6 +41,12 @@ WIN = Guide(
 )
 
 
+KL_CONTROL = Guide(
+    "Win rates against the chosen plain DPO run whose KL to the reference (nats a response, "
+    "sampled) is within a tenth of PLC-DPO's.",
+    LEGEND,
+    "What other seeds would give: each run is one.",
+)
 VERDICTS = Guide(
     "Each run's share of prompts won by the verdicts of the judge, ties one half, with 95 % "
     "bootstrap intervals over prompts; 50 % is even.",
@@ -255,13 +261,9 @@ def _controls(opened: Mapping[str, Run], table: pd.DataFrame, name: str) -> None
     if controls.empty:
         return
     with st.container(border=True):
-        st.markdown("**PLC-DPO against its KL control, %**")
+        heading("PLC-DPO against its KL control, %", KL_CONTROL)
         st.dataframe(
             controls, key="kl_controls", hide_index=True, height="content", placeholder="–"
-        )
-        st.caption(
-            "The KL control is the chosen plain DPO run whose KL to the reference (nats a "
-            f"response, sampled) is within a tenth of PLC-DPO's. {LEGEND}"
         )
 
 

@@ -143,7 +143,8 @@ def above_frontier(
             for part in ("main", "frontier")
         ]
     )
-    frontier = frontier[np.isin(frontier[fixed], study.values("kl", "responses")[fixed])]
+    shared = study.values("kl", "responses", BASELINE)[fixed]
+    frontier = frontier[np.isin(frontier[fixed], shared)]
     rows = []
     for row in own.merge(kl[["job", "value"]], on="job", suffixes=("", "_kl")).to_dict("records"):
         same = frontier[(frontier[_KEYS] == [row[key] for key in _KEYS]).all(axis=1)]

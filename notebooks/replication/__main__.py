@@ -12,7 +12,14 @@ import sys
 import time
 from pathlib import Path
 
-from notebooks.replication.plan import SLICES, Job, StudyConfig, jobs_of, read_study, seed_by_seed
+from notebooks.replication.plan import (
+    SLICES,
+    Job,
+    ReplicationConfig,
+    jobs_of,
+    read_study,
+    seed_by_seed,
+)
 from notebooks.replication.results import Results
 from plc_core.data import DataError
 from plc_core.environment import plain_streams
@@ -27,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     plain_streams()
     parser = argparse.ArgumentParser(prog="python -m notebooks.replication", description=__doc__)
     parser.add_argument("what", choices=("run", "status"))
-    parser.add_argument("study", help="a YAML file of notebooks.replication.plan.StudyConfig")
+    parser.add_argument("study", help="a YAML file of notebooks.replication.plan.ReplicationConfig")
     parser.add_argument("--slice", action="append", choices=SLICES, help="default: all")
     parser.add_argument("--results", help="folder of the CSV files; default data/results/NAME")
     parser.add_argument("--visits", help="folder for the visits as Parquet; default none")
@@ -60,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(
-    study: StudyConfig,
+    study: ReplicationConfig,
     wanted: dict[str, list[Job]],
     results: Results,
     given: argparse.Namespace,

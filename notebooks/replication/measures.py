@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,11 +43,12 @@ def accuracy(
     return [*rows, _row("length_correlation", group, correlation, n=len(margins))]
 
 
-def of_audit(audited: Audit) -> list[Measure]:
+def of_audit(audited: Audit, rivals: Mapping[str, np.ndarray] | None = None) -> list[Measure]:
     """What an audit of the noisy labels knew, against which of them are reversed.
 
-    flip_auroc and precision_100 of each evidence and of p_flip, its calibration, and the noise rate
-    with its interval.
+    flip_auroc and precision_100 of each evidence, of p_flip and of `rivals` ([pairs] each, larger
+    for a label more likely reversed), the calibration of p_flip, and the noise rate with its
+    interval.
     """
     flipped = np.array(audited.pairs.dataset["flipped"], dtype=bool)
     p_flip, noise, n = audited.probabilities, audited.noise, len(audited.pairs)
@@ -64,7 +65,7 @@ def of_audit(audited: Audit) -> list[Measure]:
     scores = {"audit p_flip": p_flip} | {
         f"audit {name}": -np.nan_to_num(column) for name, column in audited.evidence.columns.items()
     }
-    for name, score in scores.items():
+    for name, score in (scores | dict(rivals or {})).items():
         if flipped.any():
             rows.append(_auroc("flip_auroc", name, pd.Series(score), flipped))
             top = np.argsort(-np.asarray(score), kind="stable")[:100]

@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from notebooks.replication.rivals import RIVALS, Rival
 from plc_core.engine.config import TrainConfig, as_number
 from plc_core.files import project_path
-from plc_core.label_audit.cleaning import POLICIES, Policy
+from plc_core.label_audit.cleaning import Policy
+from plc_core.label_audit.evidence import Kind
 from plc_core.parameters import ParameterError, checked, read_yaml
 
-Slice = Literal["choice", "main", "frontier", "ties", "variants"]
-SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants")
+Slice = Literal["choice", "main", "frontier", "ties", "variants", "evidence"]
+SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants", "evidence")
 
 PARTS = ("train", "select", "test", "reward")
 """The parts of the pairs; no two share a prompt."""
@@ -34,7 +36,20 @@ class Choice(BaseModel):
         return {k: as_number(v) for k, v in values.items()} if isinstance(values, dict) else values
 
 
-class StudyConfig(BaseModel):
+class AuditStep(BaseModel):
+    """What an audit of the noisy labels does before training; in a study also as its policy alone.
+
+    Reversed labels have reversed scores, so those are no evidence: they would tell the truth.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: Policy
+    evidence: tuple[Kind, ...] = ("hidden states", "lengths", "words")
+    alike: bool = False  # every pair gets the mean p_flip: what is known without knowing which
+
+
+class ReplicationConfig(BaseModel):
     """The settings of a study; unknown names and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +79,10 @@ class StudyConfig(BaseModel):
     tie_train: dict[str, Any] = Field(default_factory=dict)  # parameters of the tie jobs
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # one change each
     variant_rates: list[float] = Field(default_factory=list)
+    # Audits beside their rivals, of labels reversed as these parameters say; nothing is trained.
+    evidence: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    evidence_rates: list[float] = Field(default_factory=list)
+    rivals: list[Rival] = Field(default_factory=lambda: list(RIVALS))
     responses: int = Field(0, ge=0)  # prompts that every trained policy answers
     response_tokens: int = Field(128, gt=0)
 
@@ -75,12 +94,11 @@ class StudyConfig(BaseModel):
         return values
 
     @model_validator(mode="after")
-    def _consistent(self) -> StudyConfig:
+    def _consistent(self) -> ReplicationConfig:
         if "dpo" not in self.methods:
             raise ValueError('methods needs "dpo", the baseline')
-        audits = [m.get("audit") for m in (*self.methods.values(), *self.variants.values())]
-        if wrong := [name for name in audits if name is not None and name not in POLICIES]:
-            raise ValueError(f"audit names {wrong[0]!r}; known are {', '.join(POLICIES)}")
+        for changes in (*self.methods.values(), *self.variants.values()):
+            _audited(changes)
         if set(self.shares) != set(PARTS) or abs(sum(self.shares.values()) - 1) > 1e-6:
             raise ValueError(f"shares are of {', '.join(PARTS)} and sum to 1")
         if self.model != "world" and (self.scored is None or self.helpful is None):
@@ -92,7 +110,7 @@ class StudyConfig(BaseModel):
         return self
 
 
-def read_study(path: str) -> StudyConfig:
+def read_study(path: str) -> ReplicationConfig:
     """The study in a YAML file.
 
     Raises:
@@ -101,7 +119,7 @@ def read_study(path: str) -> StudyConfig:
     """
     file = project_path(path)
     try:
-        return checked(read_yaml(file, dict), StudyConfig)
+        return checked(read_yaml(file, dict), ReplicationConfig)
     except ParameterError as error:
         raise ParameterError(f"{file}: {error}") from None
 
@@ -118,7 +136,7 @@ class Job:
     tie_rate: float = 0.0
     mixture: str = "all"  # all, scored or helpful sources of the part train, or fresh pairs
     tags: Mapping[str, Any] = field(default_factory=dict)
-    audit: Policy | None = None  # what an audit of the noisy labels does before training
+    audit: AuditStep | None = None
 
     @property
     def name(self) -> str:
@@ -127,7 +145,9 @@ class Job:
         ties = f"-t{self.tie_rate:g}" if self.slice == "ties" else ""
         return f"{self.slice}-{self.method}{tags}-f{self.flip_rate:g}{ties}-s{self.seed}"
 
-    def config(self, study: StudyConfig, choice: Choice | None, files: Mapping[str, str]) -> Any:
+    def config(
+        self, study: ReplicationConfig, choice: Choice | None, files: Mapping[str, str]
+    ) -> Any:
         """The parameters of its training run, as `notebooks/01_train.ipynb` takes them.
 
         `files` has the paths of the pairs to train on, by mixture, and of the pool of ties.
@@ -148,7 +168,7 @@ class Job:
         )
 
 
-def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
+def jobs_of(study: ReplicationConfig, part: Slice) -> Iterator[Job]:
     """The jobs of a slice, seed by seed, so that a part of them is a study with fewer seeds."""
     if part == "choice" and study.choice is None:
         for seed in study.choice_seeds:
@@ -176,18 +196,28 @@ def jobs_of(study: StudyConfig, part: Slice) -> Iterator[Job]:
                 for name in study.tie_methods:
                     changes = study.methods[name] | study.tie_train
                     yield Job(part, name, changes, seed, tie_rate=rate)
-        if part == "variants":
-            for rate in study.variant_rates:
-                for name, changes in study.variants.items():
+        if part in ("variants", "evidence"):
+            named, rates = (
+                (study.variants, study.variant_rates)
+                if part == "variants"
+                else (study.evidence, study.evidence_rates)
+            )
+            for rate in rates:
+                for name, changes in named.items():
                     values, audit = _audited(changes)
+                    if part == "evidence":
+                        audit = audit or AuditStep(policy="flip")
                     mixture = values.pop("mixture", "all")
                     yield Job(part, name, values, seed, rate, mixture=mixture, audit=audit)
 
 
-def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Policy | None]:
+def _audited(changes: Mapping[str, Any]) -> tuple[dict[str, Any], AuditStep | None]:
     """The parameters of a training run, and what an audit does before it."""
     values = dict(changes)
-    return values, values.pop("audit", None)
+    step = values.pop("audit", None)
+    if step is None:
+        return values, None
+    return values, AuditStep.model_validate({"policy": step} if isinstance(step, str) else step)
 
 
 def seed_by_seed(slices: Iterable[Iterable[Job]]) -> list[Job]:

@@ -24,13 +24,13 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from notebooks.evidence.result_files import COLUMNS, FILES, read_results
-from notebooks.replication.plan import Choice, Job, StudyConfig
+from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError, read_json, replacing, write_json
 from plc_core.runs.provenance import provenance
 from plc_core.runs.status import now
 
-_NAMED = ("methods", "variants")
+_NAMED = ("methods", "variants", "evidence")
 _SETTINGS = (
     "model", "split_seed", "shares", "most_pairs", "train", "choice", "learning_rates", "betas",
     "choice_seeds", "tie_train", "responses", "response_tokens", *_NAMED,
@@ -82,7 +82,7 @@ class Results:
             if len(new) or len(others) < len(before):
                 write_csv(self.folder / FILES[name], self._rows[name])
 
-    def agree_with(self, study: StudyConfig, keep: bool = False) -> None:
+    def agree_with(self, study: ReplicationConfig, keep: bool = False) -> None:
         """See that the results here are of this study's settings; with `keep`, write them down.
 
         Methods and variants may be added, and whatever a job's name says: seeds, rates, factors.

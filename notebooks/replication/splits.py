@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from notebooks.replication.plan import PARTS, StudyConfig
+from notebooks.replication.plan import PARTS, ReplicationConfig
 from plc_core.data import Pairs, load_pairs, pairs_from_rows, simulate_votes
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.prompts import held_out_prompts
@@ -37,7 +37,7 @@ class Material(NamedTuple):
     prompts: list[list[dict[str, str]]]  # to answer, as messages
 
 
-def prepare(study: StudyConfig) -> Material:
+def prepare(study: ReplicationConfig) -> Material:
     """Split the pairs by prompt, once for these settings and files.
 
     The part of a prompt follows from a hash of its first user turn and `split_seed`; a prompt with
@@ -65,7 +65,9 @@ def prepare(study: StudyConfig) -> Material:
     return Material({p.stem: str(p) for p in folder.glob("*.jsonl")}, counts, prompts)
 
 
-def _split(study: StudyConfig, found: Mapping[str, Path], folder: Path, prompts: list[Any]) -> None:
+def _split(
+    study: ReplicationConfig, found: Mapping[str, Path], folder: Path, prompts: list[Any]
+) -> None:
     rows: list[dict[str, Any]] = []
     for name in ("scored", "helpful"):
         rows += [row | {"mixture": name} for row in _rows(load_pairs(found[name], split=None))]
@@ -103,7 +105,7 @@ def _split(study: StudyConfig, found: Mapping[str, Path], folder: Path, prompts:
     _write(folder, files, {"left_out": left_out, "prompts": len(prompts)})
 
 
-def _world(study: StudyConfig) -> Material:
+def _world(study: ReplicationConfig) -> Material:
     """Pairs of held-out prompts of the embedded world; its training pairs are drawn by each run."""
     wanted = study.most_pairs.get("test", 2000)
     settings = {"world": wanted, "prompts": study.responses}
@@ -178,7 +180,7 @@ def _group(turns: Sequence[Mapping[str, str]]) -> str:
     return re.sub(r"\W+", " ", first).casefold().strip()
 
 
-def _part(study: StudyConfig, group: str) -> str:
+def _part(study: ReplicationConfig, group: str) -> str:
     digest = hashlib.sha256(f"{study.split_seed} {group}".encode()).digest()
     place = int.from_bytes(digest[:8]) / 2**64
     ends = np.cumsum([study.shares[part] for part in PARTS])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import json
 import logging
 import time
 from collections.abc import Sequence
@@ -16,8 +18,8 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PrinterCallback, set_seed
 
-from notebooks.replication import measures
-from notebooks.replication.plan import Choice, Job, StudyConfig
+from notebooks.replication import measures, rivals
+from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from notebooks.replication.results import job_row
 from notebooks.replication.reward import RewardHead, response_features, reward_head
 from notebooks.replication.splits import Material
@@ -36,8 +38,10 @@ from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
-from plc_core.label_audit import audit
-from plc_core.label_audit.evidence import Kind
+from plc_core.label_audit import Audit, audit
+from plc_core.label_audit.evidence import Kind, ModelReadings, likelihoods
+from plc_core.label_audit.hidden_states import read_model
+from plc_core.label_audit.probe import prompt_folds
 from plc_core.objective import Router
 from plc_core.progress import Progress
 from plc_core.runs import create_run
@@ -46,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 _SAMPLE_SEED = 20_260_103
 _SIDES = ("chosen", "rejected")
-_EVIDENCE: tuple[Kind, ...] = ("hidden states", "lengths", "words")
-"""Not the scores: a reversed label has them reversed too, so they would tell the truth."""
 VISIT_COLUMNS = [
     "pair_id", "step", "margin", "z", "q_clean", "q_flip", "q_tie", "weight", "p_flip"
 ]  # fmt: skip
@@ -85,7 +87,12 @@ class Laboratory:
     """
 
     def __init__(
-        self, study: StudyConfig, material: Material, results: Path, scratch: Path, workers: int
+        self,
+        study: ReplicationConfig,
+        material: Material,
+        results: Path,
+        scratch: Path,
+        workers: int,
     ) -> None:
         self.study, self.material, self.results = study, material, results
         self.scratch, self.workers = scratch, workers
@@ -109,17 +116,24 @@ class Laboratory:
         pairs = training_pairs(config, self.policy, self.tokenizer, self.progress)
         fingerprint, audited = pairs.fingerprint, None
         if job.audit is not None:
-            audited = audit(
-                pairs, self.study.model, evidence=_EVIDENCE, max_length=config.max_length
-            )
-            pairs = audited.cleaned(job.audit)
+            step = job.audit
+            model = self.study.model if "hidden states" in step.evidence else None
+            audited = audit(pairs, model, evidence=step.evidence, max_length=config.max_length)
+            if job.slice == "evidence":
+                found = measures.of_audit(audited, self._rivals(audited))
+                row = job_row(job, config) | self._made(started, len(audited.pairs), fingerprint)
+                return Outcome(row, _named(job, found), [], pd.DataFrame())
+            if step.alike:
+                mean = np.full(len(audited.pairs), audited.probabilities.mean())
+                audited = dataclasses.replace(audited, probabilities=mean)
+            pairs = audited.cleaned(step.policy)
         tokens = tokenize_pairs(pairs, self.tokenizer, config.max_length, progress=self.progress)
         collator = self._collator(config.pairs_per_forward)
         if not self._verified:
             verify_packing(self.policy, tokens.dataset, self.bf16)
             self._verified = True
         dataset, _ = self._with_reference(tokens.dataset)
-        if job.audit in ("weight", "prior"):
+        if job.audit is not None and job.audit.policy in ("weight", "prior"):
             dataset = with_pair_priors(dataset, tokens.pairs)
         set_seed(config.seed)
         objective, shadow = objectives(config)
@@ -172,20 +186,56 @@ class Laboratory:
                 rewards = self._responses(plain)
                 columns = ([r[k] for r in rewards] for k in ("reward", "kl", "tokens"))
                 found += measures.of_responses(*columns)
-        row = job_row(job, config) | {
-            "pairs": len(dataset),
+        row = job_row(job, config) | self._made(started, len(dataset), fingerprint)
+        row |= {
             "steps": trainer.state.global_step,
             "tokens": int(pair_sizes(dataset).sum()),
             "train_seconds": train_seconds,
+            "calibration": router.calibration_order,
+        }
+        compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")
+        return Outcome(row, _named(job, found), _named(job, rewards), compact.assign(job=job.name))
+
+    def _made(self, started: float, pairs: int, fingerprint: str) -> dict[str, Any]:
+        return {
+            "pairs": pairs,
             "seconds": time.monotonic() - started,
             "workers": self.workers,
             "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "CPU",
             "model": self.identity,
             "data": fingerprint,
-            "calibration": router.calibration_order,
         }
-        compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")
-        return Outcome(row, _named(job, found), _named(job, rewards), compact.assign(job=job.name))
+
+    def _rivals(self, audited: Audit) -> dict[str, np.ndarray]:
+        """Other ways to rank the pairs of an audit, larger for a label more likely reversed."""
+        model, length = self.study.model, self._max_length
+        layer: Any = audited.evidence.details["layer"]
+
+        def features(read: ModelReadings) -> np.ndarray:
+            return np.concatenate([block for _, block in (read.hidden or {})[layer]()])
+
+        asked = self.study.rivals
+        kinds: set[Kind] = {"hidden states"}
+        _, read = read_model(
+            audited.pairs,
+            model,
+            length,
+            kinds | ({"likelihood"} if rivals.PERPLEXITY in asked else set()),
+            self.progress,
+        )
+        own = features(read)
+        found: dict[str, np.ndarray] = {}
+        if rivals.CONFIDENT in asked:
+            prompts = [json.dumps(turns) for turns in audited.pairs.dataset["prompt"]]
+            found[rivals.CONFIDENT] = rivals.confident_learning(own, prompt_folds(prompts))
+        if read.log_probs is not None and read.token_lengths is not None:
+            a_token = likelihoods(read.log_probs, read.token_lengths)["log-likelihood a token"]
+            found[rivals.PERPLEXITY] = -a_token
+        if rivals.REWARD in asked and self.study.shares["reward"]:
+            clean = load_pairs(self.material.files["reward"], split=None)
+            _, others = read_model(clean, model, length, kinds, self.progress)
+            found[rivals.REWARD] = rivals.reward_model(features(others), own)
+        return found
 
     def probe(self, name: str) -> _Probe:
         """A part of the pairs with its reference log-probs; made once."""

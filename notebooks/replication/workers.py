@@ -24,7 +24,7 @@ import pyarrow as pa
 import torch
 from tqdm.auto import tqdm
 
-from notebooks.replication.plan import Choice, Job, StudyConfig
+from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from notebooks.replication.results import Results, job_row
 from notebooks.replication.splits import Material
 from plc_core.environment import environment
@@ -38,7 +38,7 @@ _VISITS_A_FILE = 50  # jobs
 
 
 def run_jobs(
-    study: StudyConfig,
+    study: ReplicationConfig,
     material: Material,
     jobs: Sequence[Job],
     choice: Choice | None,
@@ -131,7 +131,7 @@ def run_jobs(
 
 
 def _work(
-    study: StudyConfig,
+    study: ReplicationConfig,
     material: Material,
     results: Path,
     scratch: Path,

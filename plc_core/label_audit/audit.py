@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -137,9 +138,17 @@ class Audit:
 
     def sentences(self) -> list[str]:
         """What was found, for a person."""
-        said = [_noise_sentence(self.noise)]
+        said = [_noise_sentence(self.noise, self.model)]
         count = int((self.probabilities > 0.5).sum())
-        said.append(f"{count:,} of {len(self.pairs):,} labels are more likely reversed than not.")
+        said.append(
+            f"{count:,} of {len(self.pairs):,} labels are more likely reversed than not; over all "
+            f"labels p_flip adds up to {self.probabilities.sum():,.0f}."
+        )
+        if self.noise.rate is None and count:
+            said.append(
+                "While the rate is not known, turning or dropping labels is a guess: weight them, "
+                "or check some blind first."
+            )
         worth = {name: self.evidence.log_likelihoods[name] for name in self.evidence.columns}
         best = max(worth, key=lambda name: worth[name])
         gain = worth[best] - np.log(0.5)
@@ -149,7 +158,9 @@ class Audit:
                 "single pairs."
             )
         else:
-            said.append(f"The strongest evidence is {best} ({gain:.3f} nats a label over chance).")
+            said.append(
+                f"The strongest evidence is {best}, {_worth(gain)} ({gain:.3f} of .693 nats)."
+            )
         said += [f"{reason}." for _, reason in self.evidence.aside.values()]
         return said
 
@@ -230,7 +241,8 @@ def audit(
         name, against = table["pair_id"].iloc[row], table["pair_id"].iloc[other]
         findings.setdefault(name, f"contradicts pair {against}, of which one is wrong")
     aside = {name: column for name, (column, _) in found.aside.items()}
-    why = reasons(stack.contributions, aside, table, found.sizes, findings)
+    unit = "words" if read.token_lengths is None else "tokens"
+    why = reasons(stack.contributions, aside, table, found.sizes, unit, findings)
     ties = _ties(pairs, table)
     return Audit(pairs, probabilities, ties, stack, found, flips.noise(), why, model, flips, scale)
 
@@ -271,25 +283,33 @@ def _ties(pairs: Pairs, table: pd.DataFrame) -> NDArray[np.float64]:
     return ties
 
 
+def _worth(gain: float) -> str:
+    """A gain in nats a label over chance, in words."""
+    return "worth little" if gain < 0.01 else "worth something" if gain < 0.05 else "worth much"
+
+
 def _column(pairs: Pairs, name: str) -> list[Any]:
     if name in ("source", "split"):
         return list(pairs.dataset[name])
     values = [json.loads(text or "{}") for text in pairs.dataset["metadata"]]
     if not any(name in row for row in values):
         known = sorted({key for row in values[:1000] for key in row})
+        near = difflib.get_close_matches(name, known, n=1)
         raise DataError(
-            f"The pairs have no column {name!r}; they have source, split"
-            f"{', ' if known else ''}{', '.join(known)}."
+            f"The pairs have no column {name!r}"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+            + f" They have {', '.join(['source', 'split', *known])}."
         )
     return [row.get(name) for row in values]
 
 
-def _noise_sentence(noise: NoiseRate) -> str:
+def _noise_sentence(noise: NoiseRate, model: str | None) -> str:
     interval = f"[{noise.low:.0%}, {noise.high:.0%}]"
     if noise.rate is None:
+        narrower = "more pairs or a stronger model" if model else "more pairs or a model (--model)"
         return (
-            f"How many labels are reversed is not known: the evidence leaves {interval}. More "
-            "pairs, or a stronger model, would narrow it."
+            f"How many labels are reversed is not known: the evidence leaves {interval}, which "
+            f"{narrower} would narrow."
         )
     return f"About {noise.rate:.0%} of the labels are reversed, 95 % interval {interval}."
 

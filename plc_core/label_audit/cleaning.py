@@ -27,6 +27,8 @@ POLICIES: dict[Policy, str] = {
     "weight": "each pair has its own label smoothing, for cdpo: p_flip, of at most a half",
     "prior": "each pair has its own prior pi^0, for plc: p_flip, and p_tie where it is known",
 }
+ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet"}
+"""Of files that cleaned pairs are written to, and how."""
 _COLUMNS = ("prompt", "chosen", "rejected", "score_chosen", "score_rejected", "votes", "source",
             "split")  # fmt: skip
 
@@ -41,7 +43,8 @@ def cleaned(
     """The pairs as a policy leaves them; see `POLICIES`.
 
     Under every policy but drop a row gets the columns p_flip and p_tie of its label as it stands
-    there, which `pair_priors` of a training run reads.
+    there, which `pair_priors` of a training run reads; under flip also `turned`, whether its label
+    was turned round.
 
     Args:
         p_flip, p_tie: [pairs].
@@ -61,18 +64,23 @@ def cleaned(
             told = np.where(turned, 1 - told, told)
         elif policy == "weight":
             told = np.minimum(told, 0.5)
-        return _with_told(batch, told, p_tie[here])
+        return _with_told(batch, told, p_tie[here], turned if policy == "flip" else None)
 
     return pairs.map(change)
 
 
 def _with_told(
-    batch: pa.Table, p_flip: NDArray[np.float64], p_tie: NDArray[np.float64]
+    batch: pa.Table,
+    p_flip: NDArray[np.float64],
+    p_tie: NDArray[np.float64],
+    turned: NDArray[np.bool_] | None,
 ) -> pa.Table:
     texts = []
-    for text, flip, tie in zip(batch["metadata"].to_pylist(), p_flip, p_tie, strict=True):
-        row = json.loads(text or "{}") | {"p_flip": round(float(flip), 6)}
-        row["p_tie"] = None if np.isnan(tie) else round(float(tie), 6)
+    for place, text in enumerate(batch["metadata"].to_pylist()):
+        row = json.loads(text or "{}") | {"p_flip": round(float(p_flip[place]), 6)}
+        row["p_tie"] = None if np.isnan(p_tie[place]) else round(float(p_tie[place]), 6)
+        if turned is not None:
+            row["turned"] = bool(turned[place])
         texts.append(json.dumps(row, ensure_ascii=False))
     return set_column(batch, "metadata", pa.array(texts, SCHEMA.field("metadata").type))
 
@@ -86,9 +94,8 @@ def export_pairs(pairs: Pairs, path: Path) -> None:
     Raises:
         RunError: for another ending, or where it cannot be written.
     """
-    forms: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet"}
-    if path.suffix not in forms:
-        raise RunError(f"{path} should end in .jsonl or .parquet.")
+    if path.suffix not in ENDINGS:
+        raise RunError(f"{path} should end in {' or '.join(ENDINGS)}.")
     with tempfile.TemporaryDirectory() as scratch:
         # The types of the user's columns follow from all rows, so those are laid down first.
         source = Path(scratch) / "pairs.parquet"
@@ -97,7 +104,7 @@ def export_pairs(pairs: Pairs, path: Path) -> None:
                 writer.write_table(batch.cast(SCHEMA))
         with pq.ParquetFile(source) as file, replacing(path) as temporary:
             own = own_columns(file)
-            with table_writer(temporary, forms[path.suffix]) as write:
+            with table_writer(temporary, ENDINGS[path.suffix]) as write:
                 for batch in file.iter_batches(1000):
                     table = pa.Table.from_batches([batch])
                     result = conversational(table.select(list(_COLUMNS)))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from plc_core.engine.config import DataConfig
 from plc_core.files import project_path
-from plc_core.label_audit.cleaning import Policy
+from plc_core.label_audit.cleaning import ENDINGS, Policy
 from plc_core.label_audit.evidence import DEFAULT, Kind
 
 
@@ -32,6 +32,8 @@ class AuditConfig(DataConfig):
     def _exported(self) -> AuditConfig:
         if self.export is not None and self.policy is None:
             raise ValueError("export needs a policy: flip, drop, weight or prior")
+        if self.export_file.suffix not in ENDINGS:
+            raise ValueError(f"export should end in {' or '.join(ENDINGS)}; it is {self.export}")
         return self
 
     @property

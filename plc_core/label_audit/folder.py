@@ -50,8 +50,7 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     folder.mkdir(exist_ok=True)
     audit.evidence_table().to_csv(folder / "evidence.csv", index=False)
     for column, table in groups.items():
-        name = "".join(c if c.isalnum() else "-" for c in column)
-        table.to_csv(folder / f"noise-by-{name}.csv", index=False)
+        table.to_csv(folder / _noise_file(column), index=False)
     list_checksums(folder)
     run.update_info(
         data={
@@ -69,6 +68,10 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
             "sentences": audit.sentences(),
         },
     )
+
+
+def _noise_file(column: str) -> str:
+    return f"noise-by-{''.join(c if c.isalnum() else '-' for c in column)}.csv"
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,10 @@ class AuditFolder:
         if not isinstance(said, dict):
             raise RunError(f"The run {self.run.name!r} holds no finished audit.")
         return said
+
+    def noise_by(self, column: str) -> pd.DataFrame:
+        """The noise rate by a column that the audit was asked for; see `Audit.noise_by`."""
+        return pd.read_csv(self.run.path / "tables" / _noise_file(column))
 
     @property
     def check(self) -> BlindCheck:

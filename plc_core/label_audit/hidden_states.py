@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,11 @@ DEPTHS = (0.5, 0.6, 0.7, 0.8)
 """Shares of the layers. Linear probes were best at .6 to .7 in models of 135 M and 1.5 B."""
 
 _PAIRS_A_PART = 1024
+_ROWS = 8192
+"""Read from disk together."""
 _POOLS = 2  # last token, mean
 _TOKENS_ON_A_GPU = 24_576
-_TOKENS_ON_A_CPU = 2_048
+_TOKENS_ON_A_CPU = 1_024
 """Of a forward: enough to keep the device busy, and a dense mask small."""
 
 
@@ -68,8 +70,8 @@ class HiddenDifferences:
         """Both poolings at one depth, [rows, 2 · width], of the pairs of these keys in this order,
         some at a time; a sign of −1 turns a pair round."""
         opened: dict[Path, NDArray[np.float16]] = {}
-        for start in range(0, len(keys), _PAIRS_A_PART):
-            here = slice(start, start + _PAIRS_A_PART)
+        for start in range(0, len(keys), _ROWS):
+            here = slice(start, start + _ROWS)
             block = np.empty((len(keys[here]), _POOLS * self.width), np.float32)
             for row, key in enumerate(keys[here]):
                 path, place = self._places[key]
@@ -158,17 +160,19 @@ def read_model(
 ) -> tuple[Pairs, ModelReadings]:
     """The pairs that the model can read, and of `kinds` what it says of them.
 
-    On a GPU in bfloat16, elsewhere in fp32.
+    In bfloat16 on a GPU and on a CPU that multiplies in it, where it takes a third of the time;
+    elsewhere in fp32.
 
     Raises:
         ModelError: where the model cannot be loaded, or not be run on packed rows.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    bf16 = device.type == "cuda"
+    on_gpu = device.type == "cuda"
+    bf16 = on_gpu or _multiplies_bf16()
     policy, tokenizer = load_policy(model, "bf16" if bf16 else "fp32")
     policy.to(device)  # type: ignore[arg-type]
     tokens = tokenize_pairs(pairs, tokenizer, max_length, {}, progress)
-    room = _TOKENS_ON_A_GPU if bf16 else _TOKENS_ON_A_CPU
+    room = _TOKENS_ON_A_GPU if on_gpu else _TOKENS_ON_A_CPU
     most = max(room, int(pair_sizes(tokens.dataset).max()))
     collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
     hidden, log_probs = None, None
@@ -180,6 +184,12 @@ def read_model(
         log_probs = np.array(sides, dtype=np.float64).T
     lengths = response_lengths(tokens.dataset).astype(np.int64)
     return tokens.pairs, ModelReadings(hidden, lengths, log_probs)
+
+
+def _multiplies_bf16() -> bool:
+    """Whether this CPU has units for bfloat16 matrix products (Intel's AMX)."""
+    known: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+    return bool(known().get("amx_bf16"))
 
 
 @torch.inference_mode()

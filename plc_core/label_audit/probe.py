@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize_scalar
 from scipy.special import log_expit
+from torch import Tensor
 
 FOLDS = 5
 PENALTIES = tuple(float(10**x) for x in np.arange(-3, 2.5, 0.5))
@@ -65,35 +66,35 @@ def out_of_fold(rows: Rows, folds: NDArray[np.int64]) -> Probe:
         rows: differences chosen − rejected; called twice.
         folds: [pairs], of `prompt_folds`.
     """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     count = int(folds.max()) + 1
-    targets = labels_and_coins(len(folds))
-    grams: NDArray[np.float64] | None = None
+    targets = torch.from_numpy(labels_and_coins(len(folds))).to(device, torch.float64)
+    grams: Tensor | None = None
     for places, block in rows():
-        block = np.asarray(block, dtype=np.float32)
+        read = torch.from_numpy(block).to(device, torch.float64)
         if grams is None:
-            size = block.shape[1]
-            grams = np.zeros((count, size, size))
-            sums = np.zeros((count, size, 2))
+            size = read.shape[1]
+            grams = read.new_zeros(count, size, size)
+            sums = read.new_zeros(count, size, 2)
         for fold in range(count):
-            own = block[folds[places] == fold]
-            grams[fold] += own.T @ own
-            sums[fold] += own.T @ targets[places][folds[places] == fold]
+            own = torch.from_numpy(np.flatnonzero(folds[places] == fold)).to(device)
+            grams[fold].addmm_(read[own].T, read[own])
+            sums[fold].addmm_(read[own].T, targets[places][own])
     if grams is None:
         raise ValueError("There are no pairs to read evidence from.")
     gram, total = grams.sum(0), sums.sum(0)
-    scale = _inverse_rms(np.diag(gram) / len(folds))
-    weights = np.stack(
+    scale = _inverse_rms(gram.diagonal() / len(folds))
+    weights = torch.stack(
         [_ridge(gram - grams[fold], total - sums[fold], scale) for fold in range(count)]
     )
     readings = np.zeros((len(PENALTIES), len(folds), 2))
     for places, block in rows():
-        block = np.asarray(block, dtype=np.float32)
+        read = torch.from_numpy(block).to(device)
         for fold in range(count):
             mine = np.flatnonzero(folds[places] == fold)
-            read = block[mine] @ weights[fold].reshape(len(scale), -1)
-            readings[:, places.start + mine] = read.reshape(len(mine), len(PENALTIES), 2).swapaxes(
-                0, 1
-            )
+            own = read[torch.from_numpy(mine).to(device)]
+            found = torch.einsum("nf,fpt->pnt", own, weights[fold])
+            readings[:, places.start + mine] = found.cpu().numpy()
     return best(readings, PENALTIES)
 
 
@@ -123,22 +124,21 @@ def log_likelihood(margins: NDArray[np.float64]) -> float:
     return max(-float(found.fun), float(np.log(0.5)))
 
 
-def _inverse_rms(square: NDArray[np.float64]) -> NDArray[np.float64]:
+def _inverse_rms(square: Tensor) -> Tensor:
     """[features] that bring every feature, of these mean squares, to 1; 0 for one always 0."""
     floor = 1e-12 * max(float(square.mean()), 1e-300)
-    return np.where(square > floor, 1 / np.sqrt(np.maximum(square, floor)), 0.0)
+    return torch.where(square > floor, square.clamp(min=floor).rsqrt(), 0.0)
 
 
-def _ridge(
-    gram: NDArray[np.float64], total: NDArray[np.float64], scale: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    """[features, penalties, targets] weights of the features as they are."""
+def _ridge(gram: Tensor, total: Tensor, scale: Tensor) -> Tensor:
+    """[features, penalties, targets] weights of the features as they are, in fp32."""
     # Divided by the trace, which is features × pairs, so that a penalty means the same everywhere.
     scaled = gram * scale[:, None] * scale
-    mean = np.trace(scaled) / max(np.count_nonzero(scale), 1)
+    diagonal = scaled.diagonal().clone()
+    mean = float(diagonal.sum()) / max(int(torch.count_nonzero(scale)), 1)
     columns = []
     for penalty in PENALTIES:
-        system = scaled + penalty * mean * np.eye(len(scaled))
-        factor = cho_factor(system, overwrite_a=True)
-        columns.append(scale[:, None] * cho_solve(factor, scale[:, None] * total))
-    return np.stack(columns, axis=1).astype(np.float32)
+        scaled.diagonal().copy_(diagonal + penalty * mean)
+        factor = torch.linalg.cholesky(scaled)
+        columns.append(scale[:, None] * torch.cholesky_solve(scale[:, None] * total, factor))
+    return torch.stack(columns, 1).float()

@@ -16,6 +16,7 @@ def reasons(
     aside: dict[str, NDArray[np.float64]],
     table: pd.DataFrame,
     lengths: NDArray[np.int64],
+    unit: str,
     findings: dict[str, str],
 ) -> list[str]:
     """One text a pair: the evidence that speaks against its label, the strongest first.
@@ -25,6 +26,7 @@ def reasons(
         aside: evidence that is not added up, in the labels' direction.
         table: pair_id, score_chosen and score_rejected.
         lengths: [pairs, 2] of chosen and rejected.
+        unit: what lengths count.
         findings: by pair id, what validation found that bears on the label.
     """
     typical = np.sqrt((contributions**2).mean()).replace(0.0, np.inf)
@@ -41,7 +43,7 @@ def reasons(
             if np.isfinite(column[row]) and column[row] < 0:
                 parts.append(_contradicted(name, table, row))
         parts += [
-            _said(names[place], table, row, lengths)
+            _said(names[place], table, row, lengths, unit)
             for place in strongest[row]
             if strength[row, place] >= _STRONG
         ]
@@ -49,11 +51,11 @@ def reasons(
     return texts
 
 
-def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.int64]) -> str:
+def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.int64], unit: str) -> str:
     if name in ("length", "log length"):
         chosen, rejected = (int(n) for n in lengths[row])
         word = "shorter" if chosen < rejected else "longer"
-        return f"the preferred answer is {word} ({chosen} against {rejected})"
+        return f"unlike most, the preferred answer is {word} ({chosen} against {rejected} {unit})"
     if name == "hidden states":
         return "answers like the rejected one are preferred on other prompts (hidden states)"
     if name == "words":

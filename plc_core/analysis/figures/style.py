@@ -47,7 +47,7 @@ TEMPLATE = go.layout.Template(
         "font": {"color": INK, "size": 13},
         "colorway": RUN_COLOURS,
         "xaxis": {"gridcolor": GRID, "zeroline": False, "automargin": True},
-        "yaxis": {"gridcolor": GRID, "zeroline": False, "automargin": True},
+        "yaxis": {"gridcolor": GRID, "zeroline": False, "automargin": True, "exponentformat": "e"},
     }
 )
 

@@ -39,9 +39,9 @@ def _difference(test: MannWhitney, measure: str, a: str, b: str, adjusted: float
     found = _found(test.p, adjusted)
     # Of a test of one side the other side is never a finding.
     if test.side == "two-sided":
-        word = "larger" if test.auroc > 0.5 else "smaller"
+        word = "higher" if test.auroc > 0.5 else "lower"
     else:
-        word = {"greater": "larger", "less": "smaller"}[test.side]
+        word = {"greater": "higher", "less": "lower"}[test.side]
     claim = (
         f"{measure} is {word} in {a} than in {b}"
         if found
@@ -49,10 +49,10 @@ def _difference(test: MannWhitney, measure: str, a: str, b: str, adjusted: float
         if test.side == "two-sided"
         else f"It is not shown that {measure} is {word} in {a} than in {b}"
     )
+    bounds = "" if math.isnan(test.auroc_low) else f" [{test.auroc_low:.3f}, {test.auroc_high:.3f}]"
     return (
-        f"{claim}: a random one of {a} exceeds a random one of {b} in "
-        f"{_percent(test.auroc, test.auroc_low, test.auroc_high)} of cases "
-        f"({_p(test.p, test.log10_p, adjusted, test.side)}, n={test.n_a:,} and {test.n_b:,})."
+        f"{claim} (AUROC {test.auroc:.3f}{bounds}, "
+        f"{_p(test.p, test.log10_p, adjusted, test.side)}, n={test.n_a:,} and {test.n_b:,})."
     )
 
 

@@ -1,0 +1,43 @@
+"""What a run came to, in a few numbers for a list of runs."""
+
+from __future__ import annotations
+
+import math
+
+from inspection.database import query
+from inspection.judged_answers import judgement_files, log_ratios, read_judgements
+from plc_core.files import table_names
+from plc_core.runs import Run
+
+RESULTS = ("accuracy", "reward", "KL")
+
+
+def results_of(run: Run) -> dict[str, float]:
+    """The run's `RESULTS`; NaN for what it has not (yet).
+
+    accuracy: share of training pairs with m > 0, mean of the last tenth of the steps. reward: mean
+    reward of the trained policy's sampled answers by its first file of scores, of greedy ones
+    without sampled ones. KL: of the sampled answers to the reference, in nats a response.
+
+    Raises:
+        RunError: for a file that cannot be read.
+    """
+    found = dict.fromkeys(RESULTS, math.nan)
+    metrics = run.path / "metrics.parquet"
+    if metrics.exists() and {"step", "accuracy"} <= set(table_names(metrics)):
+        sql = (
+            "SELECT avg(accuracy) AS v FROM (SELECT accuracy FROM read_parquet($1) ORDER BY step "
+            "DESC LIMIT (SELECT ceil(count(*) / 10)::INT FROM read_parquet($1)))"
+        )
+        found["accuracy"] = _number(query(sql, [str(metrics)])["v"][0].as_py())
+    scored = [name for name, kind in judgement_files(run).items() if kind == "scores"]
+    if scored:
+        table = read_judgements(run, scored[0])
+        sampled = table["decoding"] == "sampled"
+        found["reward"] = float((table[sampled] if sampled.any() else table)["reward"].mean())
+        found["KL"] = float(log_ratios(run, scored[0]).mean())
+    return found
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
