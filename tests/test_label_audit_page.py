@@ -216,7 +216,7 @@ def test_other_pages_say_that_it_is_an_audit(opened, root) -> None:
         assert "is a label audit" in said(opened(page, run="audited")).replace("\\", "")
     app = opened("views/runs.py", run="audited")
     assert "is a label audit" in said(app)
-    assert app.dataframe[0].value["kind"].tolist() == [AUDIT]
+    assert app.selectbox[-1].options == [f"audited · {AUDIT}"]
     assert app.get("page_link")[0].proto.label == "Label audit: audited"
     write_fake_run(root, "trained", pairs=20)
     assert "is not a label audit" in said(opened(audit="trained")).replace("\\", "")
