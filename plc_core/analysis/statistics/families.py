@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from statsmodels.stats.multitest import multipletests
 
 from plc_core.analysis.statistics.means import Floats
 
@@ -27,5 +26,7 @@ def holm(p_values: Iterable[float]) -> Floats:
     if ((values[known] < 0) | (values[known] > 1)).any():
         raise ValueError(f"p values lie in [0, 1]; these are {values.tolist()}.")
     if known.any():
+        from statsmodels.stats.multitest import multipletests  # takes a second to import
+
         values[known] = multipletests(values[known], method="holm")[1]
     return values
