@@ -13,7 +13,7 @@ from listing import AUDIT, refuse_links
 from reading import open_below
 
 from plc_core.files import RunError
-from plc_core.label_audit.folder import AuditFolder
+from plc_core.label_audit.folder import AuditFolder, read_noise
 from plc_core.runs import Run
 from plc_core.storage import MANIFEST, first_damaged
 
@@ -64,9 +64,7 @@ def tables(folder: AuditFolder) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
     if damaged := first_damaged(home):
         raise RunError(f"{home / damaged} is damaged or missing. Put back a copy, or audit again.")
     names = [path.stem.removeprefix("noise-by-") for path in by]
-    groups = [pd.read_csv(path, dtype={"group": str}, keep_default_na=False,
-                          na_values={n: [""] for n in ("rate", "low", "high")})
-              for path in by]  # fmt: skip
+    groups = map(read_noise, by)
     return pd.read_csv(home / "evidence.csv"), dict(zip(names, groups, strict=True))
 
 

@@ -99,7 +99,7 @@ def agreement_by_margin(found: Audit, bins: int = 12) -> pd.DataFrame:
 
 def next_steps(run: Run, config: AuditConfig) -> str:
     """What to do with the audit, as HTML with commands."""
-    plc = ".venv/bin/plc" if checkout() is not None else "plc"
+    plc = _command()
     policy = config.policy or "weight"
     cleaned = config.export_file if config.policy is not None else "cleaned.jsonl"
     with_priors = {
@@ -175,10 +175,14 @@ def run_audit(given: argparse.Namespace) -> int:
     ]
     if config.policy is not None:
         lines.append(f"Cleaned:    {config.export_file}")
-    plc = ".venv/bin/plc" if checkout() is not None else "plc"
-    lines.append(f"Inspector:  {plc} app --runs {runs}")
+    lines.append(f"Inspector:  {_command()} app --runs {runs}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def _command() -> str:
+    """How `plc` is called here."""
+    return ".venv/bin/plc" if checkout() is not None else "plc"
 
 
 def _stem(file: str) -> str:

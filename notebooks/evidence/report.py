@@ -35,7 +35,7 @@ def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
     Raises:
         RunError: where there are no results of the study that the verdicts are on.
     """
-    results = _results(config)
+    results = results_folder(config.results_dir)
     if not (results / config.model_study).is_dir():
         there = sorted(path.name for path in results.glob("*/")) if results.is_dir() else []
         raise RunError(
@@ -186,7 +186,7 @@ def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
     Raises:
         RunError: for a file that cannot be read or has not the columns that `bill` reads.
     """
-    path = _results(config) / "throughput.csv"
+    path = results_folder(config.results_dir) / "throughput.csv"
     names = ["shape", "training", "device", "tokens_per_gpu_second"]
     if not path.exists():
         return pd.DataFrame(columns=names)
@@ -196,7 +196,7 @@ def read_throughput(config: EvidenceConfig) -> pd.DataFrame:
         raise RunError(f"{path} cannot be read: {error}") from None
 
 
-def _results(config: EvidenceConfig) -> Path:
+def results_folder(results_dir: str) -> Path:
     """The folder of results; where it is missing, the one that came with the package."""
-    given = project_path(config.results_dir)
-    return given if given.is_dir() else resource(config.results_dir)
+    given = project_path(results_dir)
+    return given if given.is_dir() else resource(results_dir)

@@ -7,6 +7,7 @@ from the CSV files of `notebooks.replication`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,21 @@ from notebooks.evidence.estimates import (
     over_seeds,
     read_study,
 )
+from notebooks.evidence.report import results_folder
 from notebooks.replication import rivals
 from notebooks.studies.study import Share
 from plc_core.analysis.calibration import Calibration, calibrate
-from plc_core.analysis.figures.style import INK, RUN_COLOURS, STATE_COLOURS, empty, finish
+from plc_core.analysis.figures.style import (
+    INK,
+    RUN_COLOURS,
+    STATE_COLOURS,
+    empty,
+    finish,
+    whiskers,
+)
 from plc_core.data import flip_labels
 from plc_core.engine.config import Parameters
-from plc_core.files import RunError, project_path, resource
+from plc_core.files import RunError
 from plc_core.label_audit import Audit, audit
 from plc_core.label_audit.evidence import EVIDENCE
 from plc_core.loading import load_pairs
@@ -81,8 +90,7 @@ def open_study(config: LabelAuditStudy) -> tuple[Run, dict[str, Study]]:
     Raises:
         RunError: where there are no results of a study.
     """
-    given = project_path(config.results_dir)
-    results = given if given.is_dir() else resource(config.results_dir)
+    results = results_folder(config.results_dir)
     found = {title: read_study(name, results / name) for title, name in config.studies.items()}
     if missing := [study.name for study in found.values() if not study.is_run]:
         raise RunError(f"There are no results of a study {missing[0]!r} in {results}.")
@@ -334,13 +342,7 @@ def gains_figure(study: Study) -> go.Figure:
         figure.add_scatter(
             x=own["value"],
             y=[len(labels) - 1 - labels.index(name) + shift for name in names],
-            error_x={
-                "array": own["high"] - own["value"],
-                "arrayminus": own["value"] - own["low"],
-                "color": colour,
-                "thickness": 1.6,
-                "width": 4,
-            },
+            error_x=whiskers(own["value"], own["low"], own["high"], colour),
             mode="markers",
             marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number]},
             name=f"over {against}",
@@ -414,10 +416,4 @@ def _text(row: Mapping[Any, Any], digits: int, signed: bool = False) -> str:
 
 
 def _row(found: Estimate, **keys: Any) -> dict[str, Any]:
-    return {
-        **keys,
-        "value": found.value,
-        "low": found.low,
-        "high": found.high,
-        "n": found.n,
-    }
+    return keys | asdict(found)

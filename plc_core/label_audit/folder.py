@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +71,12 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     )
 
 
+def read_noise(path: Path) -> pd.DataFrame:
+    """A table of noise rates as `save_audit` wrote it: a group's name is text, as "NA" or "1"."""
+    blank = {name: [""] for name in ("rate", "low", "high")}
+    return pd.read_csv(path, dtype={"group": str}, keep_default_na=False, na_values=blank)
+
+
 def _noise_file(column: str) -> str:
     return f"noise-by-{''.join(c if c.isalnum() else '-' for c in column)}.csv"
 
@@ -96,7 +103,7 @@ class AuditFolder:
 
     def noise_by(self, column: str) -> pd.DataFrame:
         """The noise rate by a column that the audit was asked for; see `Audit.noise_by`."""
-        return pd.read_csv(self.run.path / "tables" / _noise_file(column))
+        return read_noise(self.run.path / "tables" / _noise_file(column))
 
     @property
     def check(self) -> BlindCheck:

@@ -77,9 +77,10 @@ def out_of_fold(rows: Rows, folds: NDArray[np.int64]) -> Probe:
             grams = read.new_zeros(count, size, size)
             sums = read.new_zeros(count, size, 2)
         for fold in range(count):
-            own = torch.from_numpy(np.flatnonzero(folds[places] == fold)).to(device)
-            grams[fold].addmm_(read[own].T, read[own])
-            sums[fold].addmm_(read[own].T, targets[places][own])
+            inside = torch.from_numpy(np.flatnonzero(folds[places] == fold)).to(device)
+            own = read[inside]
+            grams[fold].addmm_(own.T, own)
+            sums[fold].addmm_(own.T, targets[places][inside])
     if grams is None:
         raise ValueError("There are no pairs to read evidence from.")
     gram, total = grams.sum(0), sums.sum(0)
