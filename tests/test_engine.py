@@ -8,8 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from plc_core.data import flip_labels, pairs_from_rows
 from plc_core.engine import vocabulary
 from plc_core.engine.adapters import add_lora
-from plc_core.engine.attention import attention_mask
-from plc_core.engine.logprobs import pair_logps, response_logps
+from plc_core.engine.logprobs import attention_mask, pair_logps, response_logps
 from plc_core.engine.models import ModelError, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.reference import with_reference

@@ -28,9 +28,8 @@ import yaml
 
 from plc_core import evaluate
 from plc_core.engine import visits
-from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.engine.checkpoints import STATE_FILE, trained_checkpoint
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.objective_state import STATE_FILE
 from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError

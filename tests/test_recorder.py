@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from plc_core.engine.host_copy import HostCopy
-from plc_core.engine.visits import VisitRecorder
+from plc_core.engine.visits import HostCopy, VisitRecorder
 from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.runs import create_run

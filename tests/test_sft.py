@@ -333,7 +333,7 @@ def test_a_stage_does_not_go_on_with_other_data(tmp_path, stage):
     run = make(config)
     run.update_info(trained_steps=None)
     path.write_text("\n".join(map(json.dumps, rows[:20])))
-    with pytest.raises(RunError, match="'cut' cannot go on: its data have changed"):
+    with pytest.raises(RunError, match="'cut' cannot go on: its data changed"):
         make(config.model_copy(update={"resume": True}))
     path.write_text("\n".join(map(json.dumps, rows)))
     assert make(config.model_copy(update={"resume": True})).is_trained

@@ -15,9 +15,9 @@ from trl import DPOConfig, DPOTrainer
 from plc_core.data import pairs_from_rows
 from plc_core.data.world import sample_prompts, write_response
 from plc_core.engine import trl_adapter
+from plc_core.engine.checkpoints import STATE_FILE
 from plc_core.engine.logprobs import pair_logps
 from plc_core.engine.models import load_policy
-from plc_core.engine.objective_state import STATE_FILE
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.trl_adapter import ObjectiveDPOTrainer

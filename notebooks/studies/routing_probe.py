@@ -26,10 +26,9 @@ from plc_core.data.corruption.flips import reverse
 from plc_core.data.corruption.markers import mark_oracle_states
 from plc_core.data.held_out import first_pairs, of_prompts, prompt_digest
 from plc_core.data.votes import vote_groups
-from plc_core.engine.checkpoints import trained_checkpoint
+from plc_core.engine.checkpoints import load_objective_state, trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.models import load_policy, load_tokenizer
-from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.sources import Source, load_ties, source_of
 from plc_core.engine.training_pairs import (

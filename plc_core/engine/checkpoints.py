@@ -1,4 +1,4 @@
-"""Which checkpoint of a run can be used, its policy, and whether the record reaches up to it."""
+"""Where a run goes on: its parameters, its last usable checkpoint, and the record up to it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,53 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from plc_core.engine.adapters import peft_quiet
+from plc_core.engine.config import StageConfig, TrainConfig
 from plc_core.engine.models import ModelError, check_model_files, disable_dropout, load_policy
 from plc_core.files import RunError, read_json
-from plc_core.runs import Run
+from plc_core.objective import FlipPosterior, Objective, Router
+from plc_core.runs import Run, create_run, open_run, resolve
 from plc_core.storage import MANIFEST, first_damaged, listed
 
 TRAINER_STATE = "trainer_state.json"
+STATE_FILE = "plc_state.json"  # of the objective, its router and the flip posterior
 _OLD_LIST = "plc_files.json"  # names and sizes, of versions without checksums
+
+
+_MAY_CHANGE = {"resume", "runs_dir"}
+
+
+def open_training(config: TrainConfig | StageConfig, kind: str) -> Run:
+    """A new run of these parameters or, with `resume`, the run of this name that had the same.
+
+    Raises:
+        RunError: where the name is taken, there is no such run, or its parameters were others.
+    """
+    parameters = config.model_dump()
+    if not config.resume:
+        about = {"kind": kind, "config": parameters}
+        return create_run(config.runs_folder, config.name, about)
+    run = open_run(resolve(config.runs_folder, config.name))
+    before = run.info.get("config")
+    if not isinstance(before, dict):
+        raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
+    # A parameter that did not exist when the run began had its default.
+    before = type(config).model_validate({"name": run.name}).model_dump() | before
+    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before[k] != v]
+    if changed:
+        raise RunError(
+            f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
+            "changed. Give it the parameters in its run.json, or another name."
+        )
+    return run
+
+
+def check_same(run: Run, what: str, before: object, now: object) -> None:
+    """RunError where a run to resume was begun with another `what`."""
+    if before != now:
+        raise RunError(
+            f"The run {run.name!r} cannot go on: its {what} changed since it began ({before} then, "
+            f"{now} now). Nothing was changed; start a run of another name."
+        )
 
 
 def last_checkpoint(run: Run) -> Path | None:
@@ -67,6 +107,35 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
         adapted = PeftModel.from_pretrained(base, checkpoint)
     disable_dropout(adapted)
     return adapted
+
+
+def load_objective_state(
+    checkpoint: Path,
+    objective: Objective,
+    shadow: Router | None,
+    posterior: FlipPosterior | None = None,
+) -> int:
+    """Load the states of a checkpoint and return its step; RunError where they are missing."""
+    path = checkpoint / STATE_FILE
+    if not path.is_file():
+        raise RunError(
+            f"The checkpoint {checkpoint} has no {STATE_FILE}; without the margin's EMA the run "
+            "cannot go on. Delete its folder to use an earlier checkpoint."
+        )
+    check_checkpoint(checkpoint)
+    state = read_json(path)
+    try:
+        objective.load_state_dict(state["objective"])
+        if shadow is not None:
+            shadow.load_state_dict(state["shadow"])
+        if posterior is not None:
+            posterior.load_state_dict(state["flip_posterior"])
+        step = int(state["step"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is not the state of this run's objective: {error}") from None
+    if checkpoint.name != f"checkpoint-{step}":
+        raise RunError(f"{path} is the state of step {step}, not of {checkpoint.name}.")
+    return step
 
 
 def check_record(run: Run, steps: int) -> None:

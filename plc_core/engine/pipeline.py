@@ -17,9 +17,7 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     TrainerCallback,
-    TrainerControl,
     TrainerState,
-    TrainingArguments,
     set_seed,
 )
 
@@ -33,11 +31,16 @@ from plc_core.engine.arguments import (
     training_arguments,
     training_steps,
 )
-from plc_core.engine.checkpoints import check_record, last_checkpoint
+from plc_core.engine.checkpoints import (
+    check_record,
+    check_same,
+    last_checkpoint,
+    load_objective_state,
+    open_training,
+)
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import verify_packing
 from plc_core.engine.models import compile_layers, describe, load_policy
-from plc_core.engine.objective_state import load_objective_state
 from plc_core.engine.packing import (
     PairCollator,
     StepCollator,
@@ -53,13 +56,11 @@ from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
-from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run, resolve
+from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve
 from plc_core.runs.alerts import Alerts, margin_noise, training_alerts
 from plc_core.runs.provenance import provenance
 
 logger = logging.getLogger(__name__)
-
-_MAY_CHANGE = {"resume", "runs_dir"}
 
 
 def train(config: TrainConfig) -> Run:
@@ -80,7 +81,7 @@ def train(config: TrainConfig) -> Run:
     machine = Machine.here()
     check_machine(config, machine)
     if processes.is_main_process:
-        _open(config)
+        open_training(config, "training")
     processes.wait_for_everyone()
     run = open_run(resolve(config.runs_folder, config.name))
     if config.resume and run.is_trained:
@@ -167,26 +168,6 @@ def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
     return objective, Router(**routing)
 
 
-def _open(config: TrainConfig) -> None:
-    parameters = config.model_dump()
-    root = config.runs_folder
-    if not config.resume:
-        create_run(root, config.name, {"kind": "training", "config": parameters})
-        return
-    run = open_run(resolve(root, config.name))
-    before = run.info.get("config")
-    if not isinstance(before, dict):
-        raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
-    # A parameter that did not exist when the run began had its default.
-    before = TrainConfig.model_validate({"name": run.name}).model_dump() | before
-    changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before[k] != v]
-    if changed:
-        raise RunError(
-            f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
-            "changed. Give it the parameters in its run.json, or another name."
-        )
-
-
 def _check_adapters(config: TrainConfig, policy: object) -> None:
     """RunError where a policy begins with adapters of another shape than is asked for."""
     if not isinstance(policy, PeftModel):
@@ -224,9 +205,9 @@ def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, 
     if "data" in run.info:
         if not isinstance(run.info["data"], dict) or not isinstance(run.info["reference"], dict):
             raise RunError(f"The run.json of {run.name!r} is not as a run writes it.")
-        _same(run, "data", run.info["data"].get("fingerprint"), fingerprint)
+        check_same(run, "data", run.info["data"].get("fingerprint"), fingerprint)
         for name in ("model", "precision", "attention"):
-            _same(run, f"reference {name}", run.info["reference"].get(name), reference[name])
+            check_same(run, f"reference {name}", run.info["reference"].get(name), reference[name])
         run.write_pairs(table)  # the same, and whole, whatever became of the file
         return
     run.write_pairs(table)
@@ -258,14 +239,6 @@ def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, 
             "threads": torch.get_num_threads(),
         },
     )
-
-
-def _same(run: Run, what: str, before: object, now: object) -> None:
-    if before != now:
-        raise RunError(
-            f"The run {run.name!r} cannot go on: its {what} changed since it began ({before} then, "
-            f"{now} now). Nothing was changed; start a run of another name."
-        )
 
 
 def _fit(
@@ -301,8 +274,6 @@ class _Bar(TrainerCallback):
         self.advance = advance
         self.shown = 0
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.advance(state.global_step - self.shown)
         self.shown = state.global_step

@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from pydantic import Field
 from scipy.stats import binomtest
-from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
+from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging
 from trl import RewardConfig, RewardTrainer
 
@@ -41,7 +41,6 @@ from plc_core.engine.sources import source_of
 from plc_core.engine.stages import (
     check_same_data,
     fit,
-    one_process,
     open_stage,
     save_model,
     stage_arguments,
@@ -80,17 +79,17 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
     Raises:
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
-    one_process()
-    run, checkpoint = open_stage(config, "reward-model")
+    run = open_stage(config, "reward-model")
     if run.is_trained:
-        run.take_up()
         return run
     with run.running("preparing"):
         progress = Progress(run)
         set_seed(config.seed)
         reward = _fresh(config)
         if pairs is None:
-            pairs = source_of(config.data).load(_data(config), progress)
+            shared = ("model", "data", "data_split", "num_pairs", "max_length", "seed")
+            reading = DataConfig(**{name: getattr(config, name) for name in shared})
+            pairs = source_of(config.data).load(reading, progress)
         check_same_data(run, pairs.fingerprint)
         train, held_out, equal = _split(pairs, reward.tokenizer, config, progress)
         run.update_info(
@@ -114,8 +113,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
             train_dataset=train,
             processing_class=reward.tokenizer,
         )
-        trainer.remove_callback(PrinterCallback)
-        fit(trainer, run, progress, checkpoint)
+        fit(trainer, run, progress)
         save_model(trained, reward.tokenizer, run, config.precision)
         model = load_reward_model(str(run.path / "model"))
         run.update_info(
@@ -194,17 +192,6 @@ def _fresh(config: RewardModelConfig) -> RewardModel:
     model.config.pad_token_id = tokenizer.pad_token_id
     disable_dropout(model)
     return RewardModel(model, tokenizer)
-
-
-def _data(config: RewardModelConfig) -> DataConfig:
-    return DataConfig(
-        model=config.model,
-        data=config.data,
-        data_split=config.data_split,
-        num_pairs=config.num_pairs,
-        max_length=config.max_length,
-        seed=config.seed,
-    )
 
 
 def _split(

@@ -11,28 +11,22 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    set_seed,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import FRESH_WORLD, SftConfig
-from plc_core.engine.conversations import IGNORED, Conversations, tokenize_conversations
+from plc_core.engine.conversations import IGNORED, tokenize_conversations
 from plc_core.engine.models import describe, load_policy
-from plc_core.engine.objective_state import KnowsTiedWeights
-from plc_core.engine.sources import Source, source_of
+from plc_core.engine.sources import source_of
 from plc_core.engine.stages import (
     check_same_data,
     fit,
-    one_process,
     open_stage,
     save_model,
     stage_arguments,
 )
+from plc_core.engine.trainer import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run
@@ -44,23 +38,24 @@ def train_sft(config: SftConfig) -> Run:
 
     The run holds run.json (what was read, held-out loss before and after), metrics.parquet (a row
     a step: loss, token_accuracy, learning_rate, seconds) and findings.parquet (rows left out or
-    cut). The same config gives the same weights on the same machine. With
-    `resume` the run of this name goes on from its last checkpoint; a finished one is returned.
+    cut). The same config gives the same weights on the same machine. With `resume` the run of this
+    name goes on from its last checkpoint; a finished one is returned.
 
     Raises:
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
-    one_process()
-    run, checkpoint = open_stage(config, "sft")
+    run = open_stage(config, "sft")
     if run.is_trained:
-        run.take_up()
         return run
     with run.running("preparing"):
         progress = Progress(run)
         set_seed(config.seed)
         model, tokenizer = _model(config)
         source = source_of(config.data, config.data_revision)
-        conversations = _conversations(config, source, tokenizer, progress)
+        rows, count = source.load_conversations(config)
+        conversations = tokenize_conversations(
+            rows, tokenizer, config.max_length, config.held_out_share, progress, count
+        )
         fingerprint = conversations.fingerprint
         check_same_data(run, fingerprint)
         run.write_findings(conversations.findings)
@@ -83,14 +78,17 @@ def train_sft(config: SftConfig) -> Run:
         held_out = conversations.held_out if len(conversations.held_out) else None
         trainer = _Trainer(
             trained,
-            _arguments(config, source, run, len(conversations.train)),
+            SFTConfig(
+                **stage_arguments(config, run, len(conversations.train)),
+                train_sampling_strategy="sequential" if source.in_order else "random",
+                dataset_kwargs={"skip_prepare_dataset": True},
+            ),
             train_dataset=conversations.train,
             eval_dataset=held_out,
             processing_class=tokenizer,
         )
-        trainer.remove_callback(PrinterCallback)
         before = held_out_loss(trainer) if held_out else None
-        fit(trainer, run, progress, checkpoint)
+        fit(trainer, run, progress)
         after = held_out_loss(trainer) if held_out else None
         save_model(trained, tokenizer, run, config.precision)
         run.update_info(
@@ -134,20 +132,3 @@ def _model(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]
         return build_model(config.seed), build_tokenizer()
     dtype = "bf16" if config.precision == "bf16" and config.lora_rank else "fp32"
     return load_policy(config.model, dtype, config.chat_template)
-
-
-def _conversations(
-    config: SftConfig, source: Source, tokenizer: PreTrainedTokenizerBase, progress: Progress
-) -> Conversations:
-    rows, count = source.load_conversations(config)
-    return tokenize_conversations(
-        rows, tokenizer, config.max_length, config.held_out_share, progress, count
-    )
-
-
-def _arguments(config: SftConfig, source: Source, run: Run, rows: int) -> SFTConfig:
-    return SFTConfig(
-        **stage_arguments(config, run, rows),
-        train_sampling_strategy="sequential" if source.in_order else "random",
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )

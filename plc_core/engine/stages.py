@@ -11,22 +11,22 @@ import torch
 from accelerate import PartialState
 from transformers import (
     PreTrainedTokenizerBase,
+    PrinterCallback,
     TrainerCallback,
-    TrainerControl,
     TrainerState,
-    TrainingArguments,
 )
 
-from plc_core.engine.checkpoints import last_checkpoint
+from plc_core.engine.checkpoints import check_same, last_checkpoint, open_training
 from plc_core.engine.config import StageConfig
 from plc_core.files import RunError
 from plc_core.progress import Progress
-from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.runs import Run
 from plc_core.storage import list_checksums
 
 
-def one_process() -> None:
-    """RunError where several processes or GPUs would take part: these stages use one."""
+def open_stage(config: StageConfig, kind: str) -> Run:
+    """The run of a stage, new or to go on with: see `open_training`; RunError, too, where several
+    processes or GPUs would take part."""
     processes = PartialState(cpu=not torch.cuda.is_available()).num_processes
     if processes > 1 or torch.cuda.device_count() > 1:
         raise RunError(
@@ -34,44 +34,20 @@ def one_process() -> None:
             f"{torch.cuda.device_count()} GPUs. Start it without a launcher, with "
             "CUDA_VISIBLE_DEVICES set to one GPU."
         )
-
-
-def open_stage(config: StageConfig, kind: str) -> tuple[Run, Path | None]:
-    """The run of a stage, new or to go on with, and the checkpoint to go on from.
-
-    A run to resume has the same parameters; without a whole checkpoint it starts anew.
-
-    Raises:
-        RunError: where the name is taken, there is no such run, or its parameters were others.
-    """
-    parameters = config.model_dump()
-    root = config.runs_folder
-    if not config.resume:
-        return create_run(root, config.name, {"kind": kind, "config": parameters}), None
-    run = open_run(resolve(root, config.name))
-    before = run.info.get("config") or {}
-    same = {"resume", "runs_dir"}
-    if changed := [k for k, v in parameters.items() if k not in same and before.get(k) != v]:
-        raise RunError(
-            f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "
-            "changed. Give it the parameters in its run.json, or another name."
-        )
-    return run, None if run.is_trained else last_checkpoint(run)
+    run = open_training(config, kind)
+    if run.is_trained:
+        run.take_up()
+    return run
 
 
 def check_same_data(run: Run, fingerprint: str) -> None:
     """RunError where a run that is resumed was begun on other data."""
-    before = (run.info.get("data") or {}).get("fingerprint", fingerprint)
-    if before != fingerprint:
-        raise RunError(
-            f"The run {run.name!r} cannot go on: its data have changed since it was begun "
-            f"(fingerprint {before} then, {fingerprint} now). Give it the same data, or another "
-            "name."
-        )
+    if "data" in run.info:
+        check_same(run, "data", run.info["data"]["fingerprint"], fingerprint)
 
 
 def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
-    """Training arguments of both stages: AdamW, cosine decay, 10 % warm-up, a fixed seed."""
+    """Training arguments of both stages: AdamW, cosine decay, 10 % warm-up."""
     steps = math.ceil(math.ceil(rows / config.batch_rows) * config.epochs)
     cuda = torch.cuda.is_available()
     return {
@@ -103,11 +79,13 @@ def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
     }
 
 
-def fit(trainer: Any, run: Run, progress: Progress, checkpoint: Path | None = None) -> None:
+def fit(trainer: Any, run: Run, progress: Progress) -> None:
     """Train with one progress bar, a row a step in metrics.parquet, also of a run that fails.
 
-    From a checkpoint it ends as if it had never been interrupted.
+    From a checkpoint of the run it ends as if it had never been interrupted.
     """
+    checkpoint = last_checkpoint(run)
+    trainer.remove_callback(PrinterCallback)
     args = trainer.args
     per_epoch = math.ceil(len(trainer.train_dataset) / args.train_batch_size)
     steps = math.ceil(
@@ -146,12 +124,7 @@ class _Recorder(TrainerCallback):
         self.last = time.monotonic()
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any
     ) -> None:
         if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
             return
@@ -161,13 +134,7 @@ class _Recorder(TrainerCallback):
         self.last = now
         self.advance(1)
 
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.keep()
         list_checksums(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 

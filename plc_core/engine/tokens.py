@@ -19,8 +19,7 @@ from plc_core.data import DataError, Pairs
 from plc_core.data.pairs import FEATURES
 from plc_core.data.rules import FINDINGS, Action, chosen_actions
 from plc_core.engine.templates import CannotRenderError, Turns, chat_format
-from plc_core.engine.token_cache import TOKENS, token_file
-from plc_core.engine.truncation import Truncation, cut_tokens
+from plc_core.engine.token_cache import TOKENS, Truncation, cut_tokens, token_file
 from plc_core.progress import Progress
 
 _KINDS = {

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from plc_core.engine.host_copy import HostCopy, mean_of
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.objective.reduction import (
@@ -29,6 +29,24 @@ from plc_core.runs.visit_files import VISITS_SCHEMA
 _VALUES = [*VISITS_SCHEMA.names[3:], "loss", "distinct", "noise_rate", "noise_low", "noise_high"]
 _STEPS_A_FILE = 16
 _SECONDS_BETWEEN_FILES = 10.0
+
+
+class HostCopy:
+    """A tensor on its way to the host; who asks for it waits for it, and for nothing after it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        self._copy = whole.detach().to("cpu", non_blocking=whole.is_cuda, copy=True)
+        self._there = torch.cuda.Event() if whole.is_cuda else None
+        if self._there is not None:
+            self._there.record()
+
+    def numpy(self) -> np.ndarray:
+        """The tensor's values."""
+        if self._there is not None:
+            self._there.synchronize()
+        values: np.ndarray = self._copy.numpy()
+        return values
 
 
 @dataclass
@@ -241,16 +259,16 @@ class VisitRecorder:
             "loss": visits["loss"].mean(),
             # Of pairs whose responses differ; a margin of exactly 0, as at step 0, is neither right
             # nor wrong.
-            "margin_mean": mean_of(margin),
+            "margin_mean": _mean(margin),
             "margin_std": margin.std() if len(margin) else np.nan,
-            "accuracy": mean_of((margin > 0) + 0.5 * (margin == 0)),
+            "accuracy": _mean((margin > 0) + 0.5 * (margin == 0)),
             "reward_chosen": rewards["chosen"],
             "reward_rejected": rewards["rejected"],
-            "saturated": mean_of(np.abs(margin) > SATURATED),
-            "weight_mean": mean_of(visits["weight"][distinct]),
+            "saturated": _mean(np.abs(margin) > SATURATED),
+            "weight_mean": _mean(visits["weight"][distinct]),
         }
         routed = ("q_clean", "q_flip", "q_tie", "p_flip")
-        row |= {name: mean_of(visits[name][distinct]) for name in routed}
+        row |= {name: _mean(visits[name][distinct]) for name in routed}
         row |= {name: visits[name][0] for name in ("noise_rate", "noise_low", "noise_high")}
         if step.calibration is not None:
             mean, deviation = step.calibration.numpy()
@@ -297,3 +315,8 @@ class VisitRecorder:
 def tell_progress(run: Run, done: int, total: int) -> None:
     """Write to status.json how many optimizer steps of the run are done."""
     run.set_status(phase="training", done=done, total=total, step=done, total_steps=total)
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean of some values; NaN of none, without numpy's warning."""
+    return float(values.mean()) if len(values) else float("nan")

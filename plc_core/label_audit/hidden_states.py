@@ -26,8 +26,15 @@ from transformers import PreTrainedModel
 
 from plc_core.checksums import checksum
 from plc_core.data import Pairs
-from plc_core.engine.attention import attention_kind, attention_mask, whole_blocks
-from plc_core.engine.logprobs import autocast, numerics, packed_rows, verify_packing
+from plc_core.engine.logprobs import (
+    attention_kind,
+    attention_mask,
+    autocast,
+    numerics,
+    packed_rows,
+    verify_packing,
+    whole_blocks,
+)
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
 from plc_core.engine.reference import in_token_order, with_reference
