@@ -26,8 +26,8 @@ from plc_core.engine.checkpoints import last_checkpoint, load_trained
 from plc_core.engine.models import load_policy
 from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.reference import with_reference
+from plc_core.engine.sources import WorldSource
 from plc_core.engine.tokens import tokenize_pairs
-from plc_core.engine.world_source import WorldSource
 from plc_core.files import RunError, cache_dir, read_json, write_json, write_table
 from plc_core.label_audit.hidden_states import hidden_differences
 from plc_core.progress import Progress

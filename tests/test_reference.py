@@ -20,10 +20,9 @@ from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import pair_logps
 from plc_core.engine.models import ModelError, load_policy, model_identity
 from plc_core.engine.packing import PairCollator, StepCollator
-from plc_core.engine.pipeline import train
+from plc_core.engine.pipeline import train, training_pairs
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
-from plc_core.engine.training_pairs import training_pairs
 from plc_core.files import RunError
 from plc_core.progress import Progress
 

@@ -30,10 +30,9 @@ from plc_core.engine.conversations import (
 from plc_core.engine.models import ModelError, load_policy
 from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
 from plc_core.engine.sft import SftConfig, train_sft
-from plc_core.engine.sources import conversation_rows
+from plc_core.engine.sources import conversation_rows, world_rows
 from plc_core.engine.templates import chat_format
 from plc_core.engine.world_sft import build_tokenizer
-from plc_core.engine.world_source import world_rows
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run

@@ -13,8 +13,8 @@ from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core import TrainConfig, train
 from plc_core.data import DATASETS, DataError, inject_ties, load_pairs, split_held_out
 from plc_core.data.held_out import prompt_digests
+from plc_core.engine.pipeline import trained_and_held_out
 from plc_core.engine.sources import load_ties, source_of
-from plc_core.engine.training_pairs import trained_and_held_out
 from plc_core.files import RunError
 from plc_core.progress import Progress
 from tests.fake_run import change_json

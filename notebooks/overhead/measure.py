@@ -32,9 +32,9 @@ from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import Parameters, TrainConfig
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes
+from plc_core.engine.pipeline import training_pairs
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
-from plc_core.engine.training_pairs import training_pairs
 from plc_core.files import write_table
 from plc_core.parameters import checked
 from plc_core.progress import Progress

@@ -30,12 +30,11 @@ from plc_core.engine.arguments import training_arguments
 from plc_core.engine.logprobs import autocast, pair_logps, response_logps, verify_packing
 from plc_core.engine.models import compile_layers, load_policy, model_identity
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
-from plc_core.engine.pipeline import objectives
+from plc_core.engine.pipeline import objectives, training_pairs, with_pair_priors
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
 from plc_core.engine.tokens import prompt_ids, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
 from plc_core.files import cache_dir
 from plc_core.label_audit import Audit, audit

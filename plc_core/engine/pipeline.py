@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,16 +14,20 @@ from typing import Any
 import pyarrow as pa
 import torch
 from accelerate import PartialState
+from datasets import Dataset
 from peft import PeftModel
 from transformers import (
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
     TrainerState,
     set_seed,
 )
 
-from plc_core.data import DataError
+from plc_core.data import DataError, Pairs, flip_labels, mark_oracle_states, split_held_out
+from plc_core.data.corruption import flip_hardest, inject_ties, label_by_annotator, warm_start
+from plc_core.data.held_out import of_prompts, prompt_digests
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.arguments import (
     Machine,
@@ -48,10 +54,10 @@ from plc_core.engine.packing import (
     pair_sizes,
     response_lengths,
 )
-from plc_core.engine.reference import with_reference
+from plc_core.engine.reference import final_margins, with_reference
+from plc_core.engine.sources import Source, load_ties, source_of
 from plc_core.engine.tokens import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
@@ -166,6 +172,85 @@ def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
         return build_objective("plc", beta=config.beta, **routing, **options), None
     objective = build_objective(config.objective, beta=config.beta, **options)
     return objective, Router(**routing)
+
+
+def training_pairs(
+    config: TrainConfig,
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    progress: Progress,
+) -> Pairs:
+    """The pairs that `config` asks for, the same for every objective.
+
+    Held-out pairs leave first, with their prompts: no exact tie of such a prompt is injected.
+    Corruption comes in this order: warm start, annotator, exact ties, flips. Warm pairs and
+    injected ties are left alone by all that follows; a flip of a label that the annotator
+    reversed turns it back.
+
+    Raises:
+        DataError, RunError: where data, tie pool or the run of the margins cannot be used.
+    """
+    source = source_of(config.data, config.data_revision, (policy, tokenizer))
+    pairs, held_out = trained_and_held_out(config, progress, source)
+    if config.warm_share:
+        pairs = warm_start(pairs, config.warm_share, config.seed)
+    if config.annotator:
+        pairs = label_by_annotator(pairs, config.seed)
+    if config.tie_rate:
+        pool = load_ties(source, config, progress)
+        if held_out is not None:
+            pool = of_prompts(pool, set(prompt_digests(held_out)), inside=False)
+        pairs = inject_ties(pairs, pool, config.tie_rate, config.seed)
+    if config.flips == "random":
+        # Without flips the pairs stay the file that they were read into.
+        pairs = flip_labels(pairs, config.flip_rate, config.seed) if config.flip_rate else pairs
+    elif config.margins_run is not None:
+        run = open_run(resolve(config.runs_folder, config.margins_run))
+        margins = final_margins(run, pairs, tokenizer, progress)
+        pairs = flip_hardest(pairs, config.flip_rate, "lowest-margin", margins)
+    else:
+        pairs = flip_hardest(pairs, config.flip_rate, config.flips)
+    return mark_oracle_states(pairs) if source.scores_are_true else pairs
+
+
+def trained_and_held_out(
+    config: TrainConfig, progress: Progress, source: Source | None = None
+) -> tuple[Pairs, Pairs | None]:
+    """The pairs to train on before any corruption, and those that are held out, if any are.
+
+    Raises:
+        DataError: where they cannot be read, or none would be left to train on.
+    """
+    source = source or source_of(config.data, config.data_revision)
+    pairs = source.load(config, progress)
+    return split_held_out(pairs, config.held_out) if config.held_out else (pairs, None)
+
+
+def with_pair_priors(dataset: Dataset, pairs: Pairs) -> Dataset:
+    """Add the columns p_flip and p_tie to tokenised pairs, from the columns of their rows.
+
+    NaN is where a row does not say it.
+
+    Raises:
+        DataError: where no row has a p_flip, or one is no probability.
+    """
+    columns: dict[str, list[float]] = {"p_flip": [], "p_tie": []}
+    for text in pairs.dataset["metadata"]:
+        row = json.loads(text or "{}")
+        for name, values in columns.items():
+            value = row.get(name)
+            known = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (known and (0 <= value <= 1 or value != value)):
+                raise DataError(f"A row has the {name} {value!r}, which is not a probability.")
+            values.append(float(value) if known else math.nan)
+    if not any(value == value for value in columns["p_flip"]):
+        raise DataError(
+            "pair_priors needs the column p_flip, which an audit adds to an export: plc audit FILE "
+            "--policy prior."
+        )
+    for name, values in columns.items():
+        dataset = dataset.add_column(name, pa.array(values, pa.float32()))
+    return dataset
 
 
 def _check_adapters(config: TrainConfig, policy: object) -> None:

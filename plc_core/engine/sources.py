@@ -1,67 +1,64 @@
-"""Where a run's pairs, exact ties and conversations come from, one object for every kind."""
+"""Where a run's pairs, exact ties and conversations come from: rows that are read, or the world."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Any, TypeAlias
 
-from plc_core.data import DATASETS, DataError, Pairs, load_pairs
+import numpy as np
+import pyarrow as pa
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from plc_core.data import DATASETS, DataError, Pairs, load_pairs, pairs_from_rows
+from plc_core.data.corruption import tie_pool
 from plc_core.data.folders import local_files
 from plc_core.data.formats import rows_of_file
-from plc_core.data.world import WORLD
+from plc_core.data.world import (
+    RESPONSE_TOKENS,
+    WORLD,
+    gold_reward,
+    world_fingerprint,
+    write_response,
+)
+from plc_core.data.world.prompts import training_prompt, training_prompts
 from plc_core.engine.config import DataConfig, SftConfig, TrainConfig
 from plc_core.engine.conversations import Row
-from plc_core.engine.world_source import Sampler, WorldSource
+from plc_core.engine.models import load_policy, model_identity
+from plc_core.engine.sampling import generate
+from plc_core.engine.tokens import prompt_ids
 from plc_core.files import project_path
 from plc_core.progress import Progress
+from plc_core.storage import cached_table
 
+Sampler: TypeAlias = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+"""The policy that answers, and its tokenizer."""
 
-class Source(Protocol):
-    """A data source: the embedded world, a public dataset, or files.
+WORLD_PAIRS = 6144
+"""The default number of prompts: 96 optimizer steps of 64 pairs."""
 
-    Attributes:
-        name: as the user says it.
-        scores_are_true: whether the scores are the truth, so that every pair has an oracle state.
-        in_order: whether conversations come in the order in which they are to be learnt.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def revision(self) -> str | None:
-        """What distinguishes its content from that of another day under the same name."""
-
-    @property
-    def scores_are_true(self) -> bool: ...
-    @property
-    def in_order(self) -> bool: ...
-
-    def load(self, config: DataConfig, progress: Progress) -> Pairs:
-        """The validated pairs, before any corruption; DataError where they cannot be read."""
-
-    def load_ties(self, config: TrainConfig, progress: Progress) -> Pairs:
-        """A pool of exact ties for these pairs; DataError where there is none."""
-
-    def load_conversations(self, config: SftConfig) -> tuple[Iterator[Row], int]:
-        """Raw conversations, and how many they are; 0 where that is not known."""
-
-
-def source_of(name: str, revision: str | None = None, sampler: Sampler | None = None) -> Source:
-    """The source that a parameter names.
-
-    Args:
-        name: "world", a public dataset, or a file or folder.
-        revision: of a public dataset, instead of the pinned one.
-        sampler: whose samples are the world's pairs, where it is loaded already.
-    """
-    return WorldSource(sampler) if name == WORLD else ReadSource(name, revision)
+_CONVERSATIONS = 19_200
+_TIE_SAMPLES = 12
+_PAIRS = pa.schema(
+    [(name, pa.string()) for name in ("prompt", "chosen", "rejected")]
+    + [(name, pa.float64()) for name in ("score_chosen", "score_rejected")]
+)
+_RESPONSES = pa.schema(
+    [("prompt", pa.string()), ("response", pa.string()), ("score", pa.float64())]
+)
 
 
 @dataclass(frozen=True)
 class ReadSource:
-    """Rows that are read: a public dataset by name, or a file or folder. See `Source`."""
+    """Rows that are read: a public dataset by name, or a file or folder.
+
+    Attributes:
+        name: as the user says it.
+        revision: of a public dataset, instead of the pinned one.
+        scores_are_true: whether the scores are the truth, so that every pair has an oracle state.
+        in_order: whether conversations come in the order in which they are to be learnt.
+    """
 
     name: str
     revision: str | None = None
@@ -69,7 +66,7 @@ class ReadSource:
     in_order: bool = False
 
     def load(self, config: DataConfig, progress: Progress) -> Pairs:
-        """What `load_pairs` makes of the rows."""
+        """The validated pairs, before any corruption; DataError where they cannot be read."""
         files, prompts = config.data_files, config.evaluation_prompts
         return load_pairs(
             self.name if self.name in DATASETS else project_path(self.name),
@@ -84,40 +81,114 @@ class ReadSource:
             progress=progress,
         )
 
-    def load_ties(self, config: TrainConfig, progress: Progress) -> Pairs:
-        """The exact ties that a public dataset names."""
-        name = DATASETS[self.name].tie_pool if self.name in DATASETS else None
-        if name is None:
-            raise DataError(
-                f"There are no exact ties for {self.name}: set tie_pool to a file of pairs with "
-                "equal scores, or of several scored answers a prompt."
-            )
-        return read_ties(name, config.tie_pool_files, progress)
-
     def load_conversations(self, config: SftConfig) -> tuple[Iterator[Row], int]:
-        """The rows of a local file or folder, or of a dataset of the hub."""
+        """Raw conversations, and how many they are; 0 where that is not known."""
         rows = conversation_rows(self.name, config.data_split, self.revision)
         return islice(rows, config.num_rows), config.num_rows or 0
+
+
+@dataclass(frozen=True)
+class WorldSource:
+    """The embedded world, as a `ReadSource`: pairs and ties are sampled, conversations written.
+
+    Attributes:
+        sampler: whose answers become pairs; None loads the world's own starting policy.
+    """
+
+    sampler: Sampler | None = None
+    name: str = WORLD
+    scores_are_true: bool = True
+    in_order: bool = True
+
+    def load(self, config: DataConfig, progress: Progress) -> Pairs:
+        """The pairs of a run's seed."""
+        return self.pairs(config.num_pairs, config.seed, progress)
+
+    def load_conversations(self, config: SftConfig) -> tuple[Iterator[Row], int]:
+        """The conversations of a run's seed, in the order in which they are to be learnt."""
+        count = config.num_rows or _CONVERSATIONS
+        return world_rows(count, config.seed, config.rows_per_forward), count
+
+    def pairs(self, count: int | None, seed: int, progress: Progress) -> Pairs:
+        """Up to `count` clean pairs: two samples at temperature 1 for each of as many prompts.
+
+        The response with the larger gold reward is chosen; equal rewards are ordered at random;
+        the same text twice is left out. Kept on disk by the world, the policy, count and seed.
+        """
+        count = count or WORLD_PAIRS
+        sampler = self.sampler or load_policy(WORLD)
+
+        def sample() -> pa.Table:
+            # Both samples of a prompt in one call, so that they differ.
+            answers = _answers(sampler, training_prompts(count, seed), 2, seed, progress)
+            rng = np.random.default_rng(seed)
+            both = zip(answers[:count], answers[count:], strict=True)
+            return pa.Table.from_pylist([_pair(*two, rng) for two in both], schema=_PAIRS)
+
+        settings = [world_fingerprint(), model_identity(sampler[0]), count, seed, str(_PAIRS)]
+        table = cached_table("world_pairs", settings, sample)
+        return pairs_from_rows(table.to_pylist(), source=WORLD)
+
+    def ties(self, after: int, seed: int, progress: Progress, prompts: int | None = None) -> Pairs:
+        """A pool of exact ties for `inject_ties`: 12 samples of each prompt, matched by `tie_pool`.
+
+        Kept on disk by the world, the policy, counts and seed.
+
+        Args:
+            after: the prompts are those that follow the first `after` of the seed, so none of them
+                is a prompt of as many `pairs` of it, nor a held-out one.
+            seed: of the prompts and the samples.
+            progress: shown while they are sampled.
+            prompts: how many; None takes enough for 30 % of `after` pairs, as one gives two ties
+                on average. That does not depend on the rate, so that the ties of a lower rate are
+                among those of a higher one.
+        """
+        count = prompts or max(1, after // 6)
+        sampler = self.sampler or load_policy(WORLD)
+
+        def sample() -> pa.Table:
+            others = training_prompts(after + count, seed)[after:]
+            answers = _answers(sampler, others, _TIE_SAMPLES, seed, progress)
+            return pa.Table.from_pylist(answers, schema=_RESPONSES)
+
+        settings = [world_fingerprint(), model_identity(sampler[0]), count, seed, after]
+        table = cached_table("world_ties", [*settings, str(_RESPONSES)], sample)
+        return tie_pool(table.to_pylist(), source=WORLD)
+
+
+Source: TypeAlias = ReadSource | WorldSource
+
+
+def source_of(name: str, revision: str | None = None, sampler: Sampler | None = None) -> Source:
+    """The source that a parameter names: "world", a public dataset, or a file or folder.
+
+    `sampler` answers the world's prompts, where it is loaded already.
+    """
+    return WorldSource(sampler) if name == WORLD else ReadSource(name, revision)
 
 
 def load_ties(source: Source, config: TrainConfig, progress: Progress) -> Pairs:
     """The exact ties of the parameter `tie_pool`, or else those of the source.
 
+    Of a public dataset, ties of two scores of 10 that may be 1, misread, are left out. The world's
+    are of prompts that follow those of the run's pairs.
+
     Raises:
         DataError: where they cannot be read, or there are none.
     """
-    if config.tie_pool is None:
-        return source.load_ties(config, progress)
-    return read_ties(config.tie_pool, config.tie_pool_files, progress)
-
-
-def read_ties(name: str, files: str | None, progress: Progress) -> Pairs:
-    """The exact ties of a public dataset or a file.
-
-    Of a public dataset, ties of two scores of 10 that may be 1, misread, are left out.
-    """
+    name = config.tie_pool
+    if name is None and isinstance(source, WorldSource):
+        return source.ties(config.num_pairs or WORLD_PAIRS, config.seed, progress)
+    if name is None and source.name in DATASETS:
+        name = DATASETS[source.name].tie_pool
+    if name is None:
+        raise DataError(
+            f"There are no exact ties for {source.name}: set tie_pool to a file of pairs with "
+            "equal scores, or of several scored answers a prompt."
+        )
     if name not in DATASETS:
         return load_pairs(project_path(name), ties=True, progress=progress)
+    files = config.tie_pool_files
     return load_pairs(
         name,
         files=None if files is None else project_path(files),
@@ -153,3 +224,63 @@ def conversation_rows(data: str, split: str, revision: str | None) -> Iterator[R
         ) from None
     for number, value in enumerate(dataset, start=1):
         yield Row(data, number, value)
+
+
+def _answers(
+    sampler: Sampler, prompts: list[Any], samples: int, seed: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Prompt, response and gold reward of every sample: all prompts once, then all again."""
+    policy, tokenizer = sampler
+    texts = [prompt.text for prompt in prompts] * samples
+    ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+    responses = generate(
+        policy, tokenizer, ids, "sampled", RESPONSE_TOKENS, seed, progress=progress
+    )
+    return [
+        {"prompt": text, "response": r.text, "score": gold_reward(text, r.text, r.finished)}
+        for text, r in zip(texts, responses, strict=True)
+    ]
+
+
+def _pair(one: dict[str, Any], other: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    level = one["score"] == other["score"]
+    swap = other["score"] > one["score"] or (level and rng.random() < 0.5)
+    chosen, rejected = (other, one) if swap else (one, other)
+    return {
+        "prompt": one["prompt"],
+        "chosen": chosen["response"],
+        "rejected": rejected["response"],
+        "score_chosen": chosen["score"],
+        "score_rejected": rejected["score"],
+    }
+
+
+def world_rows(count: int, seed: int, batch: int = 32) -> Iterator[Row]:
+    """`count` conversations, to be learnt in this order.
+
+    The first fifth have flawless answers, which teach a fresh model to copy from the prompt; from
+    there to two fifths the imperfect writer takes over. Within a few batches the rows lie so
+    that those of a batch are of about one length, and little of it is padding.
+    """
+    rng = np.random.default_rng(seed)
+    rows = list(_written(count, rng))
+    window = 8 * batch
+    for start in range(0, count, window):
+        near = sorted(rows[start : start + window], key=_words)
+        batches = [near[first : first + batch] for first in range(0, len(near), batch)]
+        for place in rng.permutation(len(batches)):
+            yield from batches[place]
+
+
+def _words(row: Row) -> int:
+    return sum(len(message["content"].split()) for message in row.value["messages"])
+
+
+def _written(count: int, rng: np.random.Generator) -> Iterator[Row]:
+    for number in range(1, count + 1):
+        flawless = min(1.0, max(0.0, (0.4 - number / count) / 0.2))
+        prompt = training_prompt(rng)
+        answer = write_response(prompt, rng, flawless)
+        turns = [("user", prompt.text), ("assistant", answer)]
+        value = {"messages": [{"role": role, "content": text} for role, text in turns]}
+        yield Row(WORLD, number, value)

@@ -88,7 +88,7 @@ def dpo_margins(
     from plc_core.engine.config import TrainConfig  # torch
     from plc_core.engine.models import load_tokenizer
     from plc_core.engine.pipeline import train
-    from plc_core.engine.training_pairs import policy_margins
+    from plc_core.engine.reference import policy_margins
     from plc_core.files import cache_dir
 
     folds = prompt_folds(prompts, _DPO_FOLDS)
