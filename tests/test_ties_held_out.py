@@ -12,7 +12,7 @@ from notebooks.studies.routing_probe import held_out_pairs, held_out_ties
 from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core import TrainConfig, train
 from plc_core.data import DATASETS, DataError, inject_ties, load_pairs, split_held_out
-from plc_core.data.held_out import prompt_digests
+from plc_core.data.slices import prompt_digests
 from plc_core.engine.pipeline import trained_and_held_out
 from plc_core.engine.sources import load_ties, source_of
 from plc_core.files import RunError

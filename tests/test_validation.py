@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plc_core.data import RULES, DataError, Options, load_pairs, pairs_from_rows
+from plc_core.data.checks import splitmix64
 from plc_core.data.contamination import EvaluationPrompts
-from plc_core.data.staging import splitmix64
 from tests.paths import shared_file
 
 

@@ -22,9 +22,8 @@ import torch
 from plc_core.data import DataError, Pairs
 from plc_core.data.corruption import inject_ties, label_by_annotator, simulate_votes
 from plc_core.data.corruption.draws import uniform
-from plc_core.data.corruption.flips import reverse
-from plc_core.data.corruption.markers import mark_oracle_states
-from plc_core.data.held_out import first_pairs, of_prompts, prompt_digest
+from plc_core.data.corruption.flips import mark_oracle_states, reverse
+from plc_core.data.slices import first_pairs, of_prompts, prompt_digest
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import load_objective_state, trained_checkpoint
 from plc_core.engine.config import TrainConfig

@@ -10,11 +10,10 @@ from plc_core.data.corruption import (
     tie_pool,
     warm_start,
 )
-from plc_core.data.held_out import split_held_out
 from plc_core.data.pairs import DataError, Pairs, pair_id
 from plc_core.data.public import DATASETS
 from plc_core.data.rules import RULES, Report
-from plc_core.data.slices import gap_slices
+from plc_core.data.slices import gap_slices, split_held_out
 from plc_core.data.sources import load_pairs
 from plc_core.data.validation import Options, pairs_from_rows
 from plc_core.data.votes import vote_groups

@@ -86,6 +86,20 @@ def normalised(
     return pair, _once(marks)
 
 
+def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, Any]:
+    """A row with its fields under the names that are read, as `Options.columns` maps them."""
+    if not columns:
+        return row
+    taken = set(columns.values())
+    # A field that gives way to a mapped one is kept beside it, as metadata.
+    rest = {
+        f"{name}_unmapped" if name in columns else name: value
+        for name, value in row.items()
+        if name not in taken
+    }
+    return rest | {ours: row.get(theirs) for ours, theirs in columns.items()}
+
+
 def _once(marks: list[Mark]) -> list[Mark]:
     """Each rule once, with all its reasons."""
     reasons: dict[str, list[str]] = {}

@@ -5,26 +5,30 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from plc_core.data.answers import exact_ties, has_answers
+import pyarrow as pa
+from datasets import Dataset
+
 from plc_core.data.bounds import Bounds
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError, Pairs
-from plc_core.data.pairs_cache import cached_pairs
 from plc_core.data.public import DATASETS, public_files
-from plc_core.data.rows import FIELDS
+from plc_core.data.rows import FIELDS, renamed
 from plc_core.data.rules import RowError
 from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
-from plc_core.data.staging import renamed
+from plc_core.data.shapes import exact_ties, has_answers
+from plc_core.data.storage import mapped_table
 from plc_core.data.validation import Options, RawRow, validated
 from plc_core.data.world import WORLD
+from plc_core.files import RunError, cache_dir, read_json, write_json
 from plc_core.progress import Progress
+from plc_core.storage import cached_folder, content_hash
 
 
 def load_pairs(
@@ -119,10 +123,64 @@ def load_pairs(
             rows = _limited(_rows(found, encoding, advance, ties, most), limit, options)
             return validated(rows, name, options, folder)
 
-    pairs = cached_pairs(found, origin, read)
+    pairs = _cached_pairs(found, origin, read)
     if not len(pairs):
         raise DataError(nothing_usable(source, pairs, found, encoding, columns or {}, most))
     return pairs
+
+
+def _cached_pairs(
+    files: list[SourceFile], origin: dict[str, Any], make: Callable[[Path], Pairs]
+) -> Pairs:
+    """The pairs that `make` reads from the files into a folder, or what it read there before.
+
+    They are kept by the content of the files, by `origin`, which holds the settings, and by the
+    code of this room. Files that are damaged, or were cut off, are made again.
+
+    Raises:
+        DataError: where a file changes while it is read.
+    """
+    before = _states(files)
+    origin["files"] = [{"name": f.name, "split": f.split, "sha256": f.digest()} for f in files]
+
+    def write(folder: Path) -> None:
+        pairs = make(folder)
+        _check_unchanged(files, before)
+        write_json(folder / "pairs.json", {"rows_read": pairs.rows_read, "origin": origin})
+
+    folder = cached_folder(cache_dir() / "pairs" / content_hash([_code(), origin])[:16], write)
+    try:
+        record = read_json(folder / "pairs.json")
+        return Pairs(
+            Dataset.from_file(str(folder / "pairs.arrow")),
+            mapped_table(folder / "findings.arrow"),
+            record["rows_read"],
+            record["origin"],
+            folder / "pairs.arrow",
+        )
+    except (RunError, OSError, pa.ArrowException):
+        raise DataError(f"The cache folder {folder} cannot be read back.") from None
+
+
+def _states(files: list[SourceFile]) -> list[tuple[int, int]]:
+    """Size and time of each file, which change when it is written."""
+    try:
+        states = [file.path.stat() for file in files]
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from None
+    return [(state.st_size, state.st_mtime_ns) for state in states]
+
+
+def _check_unchanged(files: list[SourceFile], before: list[tuple[int, int]]) -> None:
+    for file, old, new in zip(files, before, _states(files), strict=True):
+        if old != new:
+            raise DataError(f"{file.path} changed while it was read. Read it again.")
+
+
+def _code() -> str:
+    """What was read by other code is read again."""
+    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
 
 def check_arguments(

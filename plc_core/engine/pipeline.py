@@ -27,7 +27,7 @@ from transformers import (
 
 from plc_core.data import DataError, Pairs, flip_labels, mark_oracle_states, split_held_out
 from plc_core.data.corruption import flip_hardest, inject_ties, label_by_annotator, warm_start
-from plc_core.data.held_out import of_prompts, prompt_digests
+from plc_core.data.slices import of_prompts, prompt_digests
 from plc_core.engine.adapters import add_lora
 from plc_core.engine.arguments import (
     Machine,

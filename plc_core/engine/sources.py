@@ -15,6 +15,7 @@ from plc_core.data import DATASETS, DataError, Pairs, load_pairs, pairs_from_row
 from plc_core.data.corruption import tie_pool
 from plc_core.data.folders import local_files
 from plc_core.data.formats import rows_of_file
+from plc_core.data.shapes import pair_of
 from plc_core.data.world import (
     RESPONSE_TOKENS,
     WORLD,
@@ -246,13 +247,7 @@ def _pair(one: dict[str, Any], other: dict[str, Any], rng: np.random.Generator) 
     level = one["score"] == other["score"]
     swap = other["score"] > one["score"] or (level and rng.random() < 0.5)
     chosen, rejected = (other, one) if swap else (one, other)
-    return {
-        "prompt": one["prompt"],
-        "chosen": chosen["response"],
-        "rejected": rejected["response"],
-        "score_chosen": chosen["score"],
-        "score_rejected": rejected["score"],
-    }
+    return pair_of(chosen, rejected)
 
 
 def world_rows(count: int, seed: int, batch: int = 32) -> Iterator[Row]:

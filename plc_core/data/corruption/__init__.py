@@ -11,8 +11,14 @@ so their place in the order of calls matters.
 """
 
 from plc_core.data.corruption.annotators import label_by_annotator, simulate_votes
-from plc_core.data.corruption.flips import HardPair, flip_hardest, flip_labels
-from plc_core.data.corruption.markers import TIE_GAP, mark_oracle_states, warm_start
+from plc_core.data.corruption.flips import (
+    TIE_GAP,
+    HardPair,
+    flip_hardest,
+    flip_labels,
+    mark_oracle_states,
+    warm_start,
+)
 from plc_core.data.corruption.ties import inject_ties, tie_pool
 
 __all__ = [

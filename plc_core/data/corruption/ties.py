@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plc_core.data.answers import matched_ties
 from plc_core.data.corruption.draws import (
     check_share,
     count_of,
@@ -21,6 +20,7 @@ from plc_core.data.corruption.draws import (
     uniform,
 )
 from plc_core.data.pairs import DataError, Pairs, set_column, swap
+from plc_core.data.shapes import matched_ties
 from plc_core.data.validation import pairs_from_rows
 
 
@@ -120,7 +120,7 @@ def tie_pool(responses: Sequence[dict[str, Any]], source: str = "ties") -> Pairs
     """Pairs of different responses to one prompt with exactly the same score, each in one pair.
 
     The paper does not say where its equal-score pairs come from; this is the rule of the embedded
-    world, and of UltraFeedback's four answers (`data.answers`). It does not depend on the order of
+    world, and of UltraFeedback's four answers (`data.shapes`). It does not depend on the order of
     the rows. The same text twice under a prompt counts once, and not at all if its scores differ.
 
     Args:
