@@ -31,20 +31,9 @@ from plc_core.engine.models import (
     load_classifier,
     tokenizer_and_path,
 )
-from plc_core.engine.reward_scoring import (
-    RewardModel,
-    dialogue_ids,
-    load_reward_model,
-    score_ids,
-)
+from plc_core.engine.reward_scoring import RewardModel, dialogue_ids, load_reward_model, score_ids
 from plc_core.engine.sources import source_of
-from plc_core.engine.stages import (
-    check_same_data,
-    fit,
-    open_stage,
-    save_model,
-    stage_arguments,
-)
+from plc_core.engine.stages import check_same_data, fit, open_stage, save_model, stage_arguments
 from plc_core.engine.templates import Turns
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.progress import Progress

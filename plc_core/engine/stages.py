@@ -9,12 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import (
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    TrainerCallback,
-    TrainerState,
-)
+from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, TrainerState
 
 from plc_core.engine.checkpoints import check_same, last_checkpoint, open_training
 from plc_core.engine.config import StageConfig

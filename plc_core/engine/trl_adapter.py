@@ -39,14 +39,7 @@ from plc_core.engine.packing import response_lengths
 from plc_core.engine.trainer import CarriesObjective
 from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError
-from plc_core.objective import (
-    FlipPosterior,
-    NonFiniteError,
-    Objective,
-    PairLogps,
-    Router,
-    Routing,
-)
+from plc_core.objective import FlipPosterior, NonFiniteError, Objective, PairLogps, Router, Routing
 from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run
 from plc_core.runs.provenance import provenance
 

@@ -16,11 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
-from plc_core.objective.reduction import (
-    counts_over_ranks,
-    gather_over_ranks,
-    objects_over_ranks,
-)
+from plc_core.objective.reduction import counts_over_ranks, gather_over_ranks, objects_over_ranks
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
 from plc_core.runs.alerts import SATURATED, Alerts

@@ -19,12 +19,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
-from transformers import (
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from plc_core.data.world import CHECKPOINT, RESPONSE_TOKENS, VOCABULARY, write_response
 from plc_core.data.world.language import ANSWER, BOS, EOS, PAD

@@ -15,14 +15,7 @@ from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.policies import Answer, Policy
-from plc_core.files import (
-    RunError,
-    make_folder,
-    read_json,
-    read_table,
-    write_json,
-    write_table,
-)
+from plc_core.files import RunError, make_folder, read_json, read_table, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now

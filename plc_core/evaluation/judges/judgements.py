@@ -13,14 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plc_core.checksums import checksum
-from plc_core.files import (
-    RunError,
-    make_folder,
-    read_json,
-    read_table,
-    write_json,
-    write_table,
-)
+from plc_core.files import RunError, make_folder, read_json, read_table, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now

@@ -14,12 +14,7 @@ import torch
 
 from plc_core.data import DataError, Pairs
 from plc_core.engine.models import DTYPES, model_identity
-from plc_core.engine.reward_scoring import (
-    RewardModel,
-    dialogue_ids,
-    load_reward_model,
-    score_ids,
-)
+from plc_core.engine.reward_scoring import RewardModel, dialogue_ids, load_reward_model, score_ids
 from plc_core.evaluation.judges.judgements import Score, file_name
 from plc_core.files import RunError
 from plc_core.progress import Progress
