@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict
 import plc_core
 from plc_core.data import DataError, Options, inject_ties, load_pairs, pairs_from_rows, tie_pool
 from plc_core.data.dialogues import plain_text
-from plc_core.data.storage import scratch_file
+from plc_core.data.pairs import scratch_file
 from plc_core.engine.models import load_tokenizer
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.files import cache_dir

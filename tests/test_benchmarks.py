@@ -8,9 +8,8 @@ import pytest
 
 from plc_core.data import DataError
 from plc_core.data.world import RESPONSE_TOKENS
-from plc_core.evaluation import published
-from plc_core.evaluation.benchmarks import Benchmark, Prompt, load_benchmark
-from plc_core.evaluation.published import PUBLISHED
+from plc_core.evaluation import benchmarks
+from plc_core.evaluation.benchmarks import PUBLISHED, Benchmark, Prompt, load_benchmark
 from tests.chat_server import serving
 from tests.paths import shared_file
 
@@ -95,12 +94,12 @@ def test_published_files_are_pinned_and_github_is_asked_once(monkeypatch):
     for one in PUBLISHED.values():
         commit = one.hub.revision if one.hub else one.github[1]
         assert len(commit) == 40
-    monkeypatch.setattr(published, "GITHUB", "http://127.0.0.1:9")
+    monkeypatch.setattr(benchmarks, "GITHUB", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=r"could not be read.*files="):
         load_benchmark("vicuna")
     rows = [json.dumps({"question_id": n, "turns": [f"{n}?"]}) for n in range(1, 81)]
     with serving("openai", lambda path: "\n".join(rows)) as server:
-        monkeypatch.setattr(published, "GITHUB", server.url)
+        monkeypatch.setattr(benchmarks, "GITHUB", server.url)
         first, again = load_benchmark("vicuna"), load_benchmark("vicuna")
         rows.pop()
         with pytest.raises(DataError, match="there are 79"):

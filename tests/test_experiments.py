@@ -14,10 +14,9 @@ import yaml
 
 from notebooks.make_paper import paper_notebooks
 from plc_core.batch.ensure_runs import ensure_runs
-from plc_core.batch.grid import expand_grid
 from plc_core.batch.job_progress import Tally
 from plc_core.batch.jobs import Process, run_jobs
-from plc_core.batch.planning import plan_runs
+from plc_core.batch.planning import expand_grid, plan_runs
 from plc_core.files import RunError, write_json
 from plc_core.parameters import ParameterError, notebook_values
 from plc_core.runs import create_run, open_run

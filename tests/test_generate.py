@@ -20,9 +20,8 @@ from plc_core.engine.sampling import generate as sample
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.benchmarks import Benchmark, Prompt, world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
-from plc_core.evaluation.decoding import Decoding, OwnNumbers
 from plc_core.evaluation.generate import GENERATIONS, GenerationWarning, generate
-from plc_core.evaluation.policies import LocalPolicy, ServerPolicy
+from plc_core.evaluation.policies import Decoding, LocalPolicy, OwnNumbers, ServerPolicy
 from plc_core.files import RunError
 from plc_core.runs import create_run
 from tests.chat_server import serving
@@ -186,7 +185,7 @@ import sys, time
 from plc_core.engine.models import load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.generate import generate
-from plc_core.evaluation.decoding import Decoding
+from plc_core.evaluation.policies import Decoding
 from plc_core.evaluation.policies import LocalPolicy
 from plc_core.runs import open_run
 

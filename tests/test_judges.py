@@ -16,7 +16,6 @@ from plc_core.data.world import CHECKPOINT, gold_reward
 from plc_core.engine.models import ModelError, load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
-from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.generate import GENERATIONS, generate, write_generations
 from plc_core.evaluation.judges import (
     GoldJudge,
@@ -34,7 +33,7 @@ from plc_core.evaluation.judges.verdicts import (
     read_score,
     single_messages,
 )
-from plc_core.evaluation.policies import LocalPolicy
+from plc_core.evaluation.policies import Decoding, LocalPolicy
 from plc_core.files import RunError, write_table
 from plc_core.runs import create_run
 from tests.chat_server import serving

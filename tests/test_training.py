@@ -20,11 +20,16 @@ from plc_core import evaluate
 from plc_core.data import DataError
 from plc_core.engine import pipeline
 from plc_core.engine.arguments import check_processes
-from plc_core.engine.checkpoints import STATE_FILE, load_trained, trained_checkpoint
+from plc_core.engine.checkpoints import (
+    STATE_FILE,
+    KnowsTiedWeights,
+    load_trained,
+    trained_checkpoint,
+)
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.models import load_policy
 from plc_core.engine.pipeline import train
-from plc_core.engine.trainer import KnowsTiedWeights, PreferenceTrainer
+from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, PairLogps, build_objective
 from plc_core.parameters import ParameterError, checked

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import cohen_kappa_score, confusion_matrix
 
-from plc_core.analysis.statistics import LEVEL, MeanInterval, bootstrap_mean, format_number
+from plc_core.analysis.statistics import LEVEL, MeanInterval, bootstrap_mean, format_interval
 from plc_core.evaluation.win_rate import Incomplete, JoinError, JoinReport, join_prompts
 
 _VERDICTS = [-1, 0, 1]  # loss, tie, win
@@ -32,9 +32,7 @@ class Agreement(NamedTuple):
     def __str__(self) -> str:
         if not self.raw.n:
             return "n/a (n=0)"
-        kappa = self.kappa
-        bounds = f"[{format_number(kappa.low)}, {format_number(kappa.high)}]"
-        text = f"agreement {self.raw}, kappa {format_number(kappa.mean)} {bounds}"
+        text = f"agreement {self.raw}, kappa {format_interval(*self.kappa[:3])}"
         return text if self.join.complete else f"{text}; {self.join}"
 
 

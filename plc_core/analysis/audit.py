@@ -17,7 +17,7 @@ import pandas as pd
 from plc_core.analysis.calibration import Calibration, calibrate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval
 from plc_core.data.slices import slices_of
-from plc_core.runs.pair_columns import LENGTH_COLUMNS
+from plc_core.runs.run import LENGTH_COLUMNS
 
 STATES = ("clean", "flip", "tie")
 """The latent states of a pair, in the order of every table and figure."""

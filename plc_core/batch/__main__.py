@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from plc_core.batch.grid import expand_grid
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.notebook import NotebookError, run_notebook
+from plc_core.batch.planning import expand_grid
 from plc_core.environment import plain_streams
 from plc_core.files import RunError, resource
 from plc_core.interrupts import exit_status, stopping

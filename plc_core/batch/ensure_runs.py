@@ -40,10 +40,6 @@ def ensure_runs(
     off goes on. A run that another process is making is waited for.
 
     Args:
-        planned: what is needed.
-        runs_dir: where run folders lie.
-        make: whether what is missing is made.
-        workers: runs that train at once.
         progress: told how many of those that were missing are there.
         then: what has to be made after these, for the sentence on what is missing.
 

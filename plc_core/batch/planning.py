@@ -1,20 +1,22 @@
-"""Training runs named by their content, so that the same training is never done twice."""
+"""Runs named by their content, so that nothing is done twice: of an experiment, or of a grid."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from plc_core.engine.config import TrainConfig
 from plc_core.files import RunError, project_path, resource
-from plc_core.parameters import ParameterError, checked, load_yaml
+from plc_core.parameters import ParameterError, checked, load_yaml, notebook_values
 
 TRAIN_NOTEBOOK = resource("notebooks") / "01_train.ipynb"
 NOT_CONTENT = ("name", "runs_dir", "resume")
@@ -59,7 +61,6 @@ def plan_runs(
         recipe: a name in `notebooks/recipes`, as "world" or "paper/qwen2.5-1.5b", or a path to a
             YAML file of parameters of `notebooks/01_train.ipynb`.
         variants: for each label, the parameters that make it.
-        seeds: those to train each variant with.
         common: parameters of all variants; a variant's own win over them, and they over the recipe.
 
     Raises:
@@ -76,6 +77,28 @@ def plan_runs(
         for label, changes in variants.items()
         for seed in seeds
     ]
+
+
+def expand_grid(notebook: Path, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """All combinations of the listed values of each part, checked, with names by content.
+
+    A parameter that is a list itself, as `prior`, is swept by a list of lists. A `name` becomes
+    the beginning of every job's name; without one, training runs get the names under which
+    notebooks share them.
+
+    Raises:
+        ParameterError: for an unknown parameter, a wrong value or a list without values.
+    """
+    defaults = notebook_values(notebook, {})
+    jobs: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        swept = {name: _values(name, given, defaults) for name, given in part.items()}
+        for combination in itertools.product(*swept.values()):
+            job = dict(zip(swept, combination, strict=True))
+            values = notebook_values(notebook, job)
+            job["name"] = _job_name(notebook, job, values, defaults)
+            jobs[job["name"]] = job  # the same content twice is one job
+    return list(jobs.values())
 
 
 def check_common(
@@ -178,3 +201,28 @@ def _without_defaults(objective: str, options: Mapping[str, Any]) -> dict[str, A
     return {
         n: v for n, v in options.items() if (list(v) if isinstance(v, tuple) else v) != plain[n]
     }
+
+
+def _values(name: str, given: Any, defaults: Mapping[str, Any]) -> list[Any]:
+    if name == "name" and not isinstance(given, str):
+        raise ParameterError(
+            f"The grid's 'name' is {given!r}: it should be one text, which begins every job's name."
+        )
+    if not isinstance(given, list):
+        return [given]
+    if isinstance(defaults.get(name), list) and not (
+        given and all(isinstance(value, list) for value in given)
+    ):
+        return [given]
+    if not given:
+        raise ParameterError(f"The grid has an empty list for {name!r}: nothing would be run.")
+    return given
+
+
+def _job_name(
+    notebook: Path, job: Mapping[str, Any], values: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> str:
+    if "name" not in job and notebook.resolve() == TRAIN_NOTEBOOK.resolve():
+        return planned("grid", values).name
+    content = {k: v for k, v in values.items() if k not in NOT_CONTENT and v != defaults.get(k)}
+    return f"{job.get('name', notebook.stem)}-{content_hash(content)}"

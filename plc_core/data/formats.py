@@ -25,8 +25,7 @@ from plc_core.data.json_text import (
     one_value_a_line,
     without_mark,
 )
-from plc_core.data.pairs import DataError
-from plc_core.data.storage import scratch_file
+from plc_core.data.pairs import DataError, scratch_file
 from plc_core.data.table_headers import check_columns
 from plc_core.data.tables import ARROW, table_rows
 

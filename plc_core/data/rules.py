@@ -121,17 +121,21 @@ def chosen_actions(changes: Mapping[str, str]) -> dict[str, Action]:
     """The action of every rule, with the caller's changes.
 
     Raises:
-        ValueError: for an unknown rule or action, or one that the rule cannot take.
+        DataError: for an unknown rule or action, or one that the rule cannot take.
     """
     actions = {name: rule.action for name, rule in RULES.items()}
     for name, action in changes.items():
         if name not in RULES:
-            raise ValueError(f"There is no rule {name!r}; the rules are {', '.join(RULES)}.")
+            raise DataError(f"There is no rule {name!r}; the rules are {', '.join(RULES)}.")
         possible = ("keep", "drop", "error") if RULES[name].can_keep else ("drop", "error")
         if action not in possible:
-            raise ValueError(f"The rule {name!r} can {', '.join(possible)}, not {action!r}.")
+            raise DataError(f"The rule {name!r} can {', '.join(possible)}, not {action!r}.")
         actions[name] = action  # type: ignore[assignment]
     return actions
+
+
+class DataError(ValueError):
+    """Preference data that cannot be used as asked; the message is a sentence for the user."""
 
 
 class RowError(Exception):

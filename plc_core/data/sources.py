@@ -17,13 +17,12 @@ from plc_core.data.bounds import Bounds
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
-from plc_core.data.pairs import DataError, Pairs
+from plc_core.data.pairs import DataError, Pairs, mapped_table
 from plc_core.data.public import DATASETS, public_files
 from plc_core.data.rows import FIELDS, renamed
 from plc_core.data.rules import RowError
 from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
 from plc_core.data.shapes import exact_ties, has_answers
-from plc_core.data.storage import mapped_table
 from plc_core.data.validation import Options, RawRow, validated
 from plc_core.data.world import WORLD
 from plc_core.files import RunError, cache_dir, read_json, write_json
@@ -66,17 +65,14 @@ def load_pairs(
             train, and the others are not read; "all" reads them too, which shows `split-leak`.
         files: a local copy of the public dataset `source`: its folder, or one of its files.
         revision: of the public dataset, instead of the pinned one.
-        sample: keep this many pairs, chosen by a hash of their ids and `seed`.
-        seed: of the sample.
+        sample, seed: keep this many pairs, chosen by a hash of their ids and the seed.
         columns: the rows' names of fields, as {"prompt": "input"}; a field that gives way to
             another one is kept as metadata.
         actions: changes of what rules do, as {"prefix": "drop"}; `rules.RULES` has all rules.
         evaluation_prompts: texts, or a file of rows with a prompt, to find among the prompts.
-        encoding: of text files.
         ties: read the exact ties of rows that are several scored answers to one prompt, as those
             of UltraFeedback (`instruction`, `completions`); each tie then counts as a row.
         bounds: changes of how much the source may hold, as {"row_mb": 64}; `Bounds` has all.
-        progress: shows how far the reading is.
 
     Raises:
         DataError: naming file, row and field and what to do, where it cannot be read as asked.

@@ -19,19 +19,23 @@ from plc_core.data.bounds import Bounds
 from plc_core.data.cells import read_cells
 from plc_core.data.checks import Facts
 from plc_core.data.contamination import EvaluationPrompts
-from plc_core.data.pairs import SCHEMA, DataError, Pairs, repeated_id, set_column
-from plc_core.data.rows import normalised, renamed
-from plc_core.data.rules import FINDINGS, Action, RowError, chosen_actions
-from plc_core.data.shapes import plain_row
-from plc_core.data.storage import (
+from plc_core.data.pairs import (
     BATCH_BYTES,
     BATCH_ROWS,
+    SCHEMA,
+    DataError,
+    Pairs,
     dataset_from_batches,
     mapped_table,
     read_batches,
+    repeated_id,
     scratch_file,
+    set_column,
     write_batches,
 )
+from plc_core.data.rows import normalised, renamed
+from plc_core.data.rules import FINDINGS, Action, RowError, chosen_actions
+from plc_core.data.shapes import plain_row
 from plc_core.files import RunError
 
 
@@ -91,19 +95,14 @@ def validated(
     then the rules over all pairs decide, and the kept pairs are written with their marks.
 
     Args:
-        rows: the rows in order.
         source: the source of rows that do not name their own.
-        options: what is done with them.
         folder: where pairs.arrow and findings.arrow are kept; None keeps them as long as they are
             used.
 
     Raises:
         DataError: where a rule with the action error finds something.
     """
-    try:
-        actions = chosen_actions(options.actions)
-    except ValueError as error:
-        raise DataError(str(error)) from None
+    actions = chosen_actions(options.actions)
     try:
         with scratch_file() as staged, scratch_file() as found:
             with pa.OSFile(str(found), "wb") as sink, pa.ipc.new_stream(sink, FINDINGS) as log:

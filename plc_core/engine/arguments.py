@@ -11,6 +11,8 @@ import numpy as np
 import psutil
 import torch
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from tqdm import tqdm
 from transformers import PreTrainedModel, TrainingArguments
 
@@ -78,6 +80,26 @@ def training_arguments(
         accelerator_config={"non_blocking": cuda},
         **memory,
     )
+
+
+def keep_precision(state: AcceleratorState) -> None:
+    """Have FSDP2 leave numbers as they are: precision is autocast's, as in the reference pass.
+
+    accelerate would round log-probs to bfloat16 on their way out of the model, which made the
+    margins' spread at step 0 sixty times as large, and add up gradients in bfloat16.
+
+    Raises:
+        RunError: for the first version of FSDP, whose flattened weights cannot be mixed.
+    """
+    plugin = getattr(state, "fsdp_plugin", None)
+    if plugin is None:
+        return
+    if plugin.fsdp_version != 2:
+        raise RunError(
+            "Sharded training needs FSDP2: set fsdp_version to 2, as in "
+            "notebooks/recipes/accelerate/fsdp2.yaml."
+        )
+    plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
 _LONG_STEP, _LONG_RUN = 120.0, 6 * 3600.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Trainer
 
 from plc_core.engine.adapters import peft_quiet
 from plc_core.engine.config import StageConfig, TrainConfig
@@ -232,3 +232,15 @@ def _look_at(checkpoint: Path) -> None:
 
 def _is_weights(name: str) -> bool:
     return name.startswith(("model", "adapter")) and name.endswith(".safetensors")
+
+
+class KnowsTiedWeights(Trainer):
+    """Mixin for trainers: a resumed run warns of no weight that was loaded under another name."""
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = load_result.missing_keys
+        model: Any = self.model
+        weights = dict(model.named_parameters(remove_duplicate=False))
+        loaded = {id(weight) for name, weight in weights.items() if name not in missing}
+        unknown = [name for name in missing if id(weights.get(name)) not in loaded]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=unknown))

@@ -58,9 +58,7 @@ class DataConfig(Parameters):
     """Which pairs are read and how, and the model whose tokens they become."""
 
     model: str = "world"  # "world", a local folder, or a name on the hub
-    data: str = Field(
-        "world", min_length=1
-    )  # "world", a public dataset by name, or a file or folder of pairs
+    data: str = Field("world", min_length=1)  # "world", a public dataset, or a file or folder
     data_files: str | None = None  # a local copy of the public dataset
     data_revision: str | None = None  # of the public dataset, instead of the pinned one
     data_split: str | None = "train"  # None keeps all
@@ -118,9 +116,7 @@ class TrainConfig(DataConfig):
     learning_rate: float = Field(5e-4, gt=0)  # its peak
     learning_rate_warmup: float = Field(0.1, ge=0, lt=1)  # share of the steps in which it rises
     epochs: float = Field(1.0, gt=0, le=1000)
-    batch_pairs: int = Field(
-        64, gt=0, le=1_000_000
-    )  # pairs an optimizer step, all processes together
+    batch_pairs: int = Field(64, gt=0, le=1_000_000)  # an optimizer step, over all processes
     pairs_per_forward: int = Field(64, gt=0)  # at most
     tokens_per_forward: int = Field(0, ge=0)  # at most; 0 leaves it to pairs_per_forward
     row_tokens: int = Field(128, gt=0)  # length of a packed row

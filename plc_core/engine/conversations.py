@@ -18,8 +18,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from plc_core.data import DataError
+from plc_core.data.pairs import BATCH_ROWS, dataset_from_batches
 from plc_core.data.rules import FINDINGS
-from plc_core.data.storage import BATCH_ROWS, dataset_from_batches
 from plc_core.engine.templates import CannotRenderError, ChatFormat, Turns, chat_format
 from plc_core.progress import Progress
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from plc_core.data import DataError
+from plc_core.runs import LENGTH_COLUMNS
 
 _IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 
@@ -41,12 +43,10 @@ class PairCollator:
 
     Args:
         row_tokens: length of a row to fill; a longer pair gets rows of its own length.
-        pad_id: any id of the vocabulary; padding is masked by position, never by id.
     """
 
-    def __init__(self, row_tokens: int, pad_id: int = 0) -> None:
+    def __init__(self, row_tokens: int) -> None:
         self.row_tokens = row_tokens
-        self.pad_id = pad_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         ids = [[np.asarray(row[name], dtype=np.int64) for name in _IDS] for row in rows]
@@ -54,7 +54,7 @@ class PairCollator:
         bins = balanced_bins(sizes, max(self.row_tokens, *sizes))
         length = max(sum(sizes[i] for i in members) for members in bins)
         shape = (len(bins), length)
-        input_ids = np.full(shape, self.pad_id)
+        input_ids = np.zeros(shape, dtype=np.int64)  # padding is masked by position, not by id
         position_ids = np.zeros(shape, dtype=np.int64)
         begin = np.tile(np.arange(length), (len(bins), 1))  # padding's view: itself alone
         gap = np.zeros((2, *shape), dtype=np.int64)
@@ -157,6 +157,13 @@ def response_lengths(pairs: Dataset) -> NDArray[np.int64]:
     """[N, 2]: tokens of every pair's chosen and rejected response, without reading the tokens."""
     table = pairs.with_format("arrow")[:]
     return np.stack([pc.list_value_length(table[name]).to_numpy() for name in _IDS[1:]], axis=1)
+
+
+def with_lengths(table: pa.Table, pairs: Dataset) -> pa.Table:
+    """A run's pairs with the columns of their `response_lengths`."""
+    for name, lengths in zip(LENGTH_COLUMNS, response_lengths(pairs).T, strict=True):
+        table = table.append_column(name, pa.array(lengths, pa.int32()))
+    return table
 
 
 def pair_tokens(row: Mapping[str, Any]) -> int:

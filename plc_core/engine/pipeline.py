@@ -52,7 +52,7 @@ from plc_core.engine.packing import (
     StepCollator,
     check_budget,
     pair_sizes,
-    response_lengths,
+    with_lengths,
 )
 from plc_core.engine.reference import final_margins, with_reference
 from plc_core.engine.sources import Source, load_ties, source_of
@@ -62,7 +62,7 @@ from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
-from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve
+from plc_core.runs import Run, open_run, resolve
 from plc_core.runs.alerts import Alerts, margin_noise, training_alerts
 from plc_core.runs.provenance import provenance
 
@@ -83,15 +83,16 @@ def train(config: TrainConfig) -> Run:
     objective, shadow = objectives(config)  # wrong options are refused before a folder is made
     posterior = FlipPosterior()
     processes = PartialState(cpu=not torch.cuda.is_available())
+    main = processes.is_main_process
     check_processes(config, processes)
     machine = Machine.here()
     check_machine(config, machine)
-    if processes.is_main_process:
+    if main:
         open_training(config, "training")
     processes.wait_for_everyone()
     run = open_run(resolve(config.runs_folder, config.name))
     if config.resume and run.is_trained:
-        if processes.is_main_process:
+        if main:
             run.take_up()
         return run
     # Looked at before anything is changed: a checkpoint that cannot be used costs nothing.
@@ -99,9 +100,8 @@ def train(config: TrainConfig) -> Run:
     states = (objective, shadow, posterior)
     steps = load_objective_state(checkpoint, *states) if checkpoint else 0
     check_record(run, steps)
-    with run.running("preparing") if processes.is_main_process else nullcontext():
-        written = run if processes.is_main_process else None
-        progress = Progress(written)
+    with run.running("preparing") if main else nullcontext():
+        progress = Progress(run if main else None)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
         _check_adapters(config, policy)
         policy.to(processes.device)
@@ -115,7 +115,7 @@ def train(config: TrainConfig) -> Run:
         seconds = verify_packing(policy, tokens.dataset, config.autocast)
         sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
         slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
-        Alerts(written).tell(slow)
+        Alerts(run if main else None).tell(slow)
         if config.compile:
             compile_layers(policy)
         dataset, reference = with_reference(
@@ -123,7 +123,7 @@ def train(config: TrainConfig) -> Run:
         )
         if config.pair_priors:
             dataset = with_pair_priors(dataset, tokens.pairs)
-        if processes.is_main_process:
+        if main:
             _record(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
         set_seed(config.seed)
@@ -142,12 +142,12 @@ def train(config: TrainConfig) -> Run:
             tokens.pairs.dataset["warm"][:],
         )
         trainer.processing_class = tokenizer
-        if processes.is_main_process:
+        if main:
             run.update_info(
                 model={"name": config.model, **describe(model)},
                 calibration_order=trainer.router.calibration_order if trainer.router else None,
             )
-        if config.resume and processes.is_main_process:
+        if config.resume and main:
             run.truncate_after(steps)
         _fit(trainer, run, steps, planned, checkpoint)
     if processes.num_processes > 1:
@@ -284,9 +284,7 @@ def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, 
     """Write what the run is made from; RunError where a resumed run was made from other things."""
     pairs = tokens.pairs
     fingerprint = pairs.fingerprint
-    table = pairs.table
-    for name, lengths in zip(LENGTH_COLUMNS, response_lengths(tokens.dataset).T, strict=True):
-        table = table.append_column(name, pa.array(lengths, pa.int32()))
+    table = with_lengths(pairs.table, tokens.dataset)
     if "data" in run.info:
         if not isinstance(run.info["data"], dict) or not isinstance(run.info["reference"], dict):
             raise RunError(f"The run.json of {run.name!r} is not as a run writes it.")

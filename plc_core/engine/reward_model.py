@@ -57,7 +57,6 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
     """Train a reward model and return its run; the model lies in `<run>/model`.
 
     Args:
-        config: everything that is chosen.
         pairs: clean pairs to learn from; None reads `config.data`. Those with equal scores prefer
             nothing and are left out.
 
@@ -120,9 +119,7 @@ def score(
     """The reward of each response to its prompt, [len(prompts)] float64.
 
     Args:
-        model: of `load_reward_model`.
         prompts: the user's text, or the turns before the answer.
-        responses: as many texts.
         max_length: longer dialogues lose their start; None keeps all tokens.
 
     Raises:

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from plc_core.engine.adapters import add_lora
+from plc_core.engine.checkpoints import KnowsTiedWeights
 from plc_core.engine.config import FRESH_WORLD, SftConfig
 from plc_core.engine.conversations import IGNORED, tokenize_conversations
 from plc_core.engine.models import describe, load_policy
 from plc_core.engine.sources import source_of
 from plc_core.engine.stages import check_same_data, fit, open_stage, save_model, stage_arguments
-from plc_core.engine.trainer import KnowsTiedWeights
 from plc_core.engine.world_sft import build_model, build_tokenizer
 from plc_core.progress import Progress
 from plc_core.runs import Run

@@ -138,8 +138,6 @@ class WorldSource:
         Args:
             after: the prompts are those that follow the first `after` of the seed, so none of them
                 is a prompt of as many `pairs` of it, nor a held-out one.
-            seed: of the prompts and the samples.
-            progress: shown while they are sampled.
             prompts: how many; None takes enough for 30 % of `after` pairs, as one gives two ties
                 on average. That does not depend on the rate, so that the ties of a lower rate are
                 among those of a higher one.

@@ -20,7 +20,7 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from plc_core.data import Pairs
-from plc_core.data.storage import dataset_from_batches, read_batches, write_batches
+from plc_core.data.pairs import dataset_from_batches, read_batches, write_batches
 from plc_core.engine.encoding import Conversation, Encoded, PairIds, encode_all
 from plc_core.engine.templates import ChatFormat, chat_format, probe
 from plc_core.files import cache_dir

@@ -94,10 +94,7 @@ def tokenize_pairs(
 
     Args:
         pairs: any; where corruption swapped a label, the tokens are swapped too.
-        tokenizer: with a chat template.
-        max_length: at least 4.
         actions: what is done under those rules, where it is not as in `plc_core.data.RULES`.
-        progress: shown while tokens are made.
 
     Raises:
         DataError: where the template refuses every pair, a rule with the action error finds one,
@@ -106,10 +103,7 @@ def tokenize_pairs(
     """
     if type(max_length) is not int or not 4 <= max_length < 2**31:
         raise DataError(f"max_length is {max_length!r}; a pair needs at least 4 tokens.")
-    try:
-        decided = chosen_actions(actions or {})
-    except ValueError as error:
-        raise DataError(str(error)) from None
+    decided = chosen_actions(actions or {})
     file = token_file(pairs, tokenizer, progress)
     if len(pairs) and file.refused.all():
         raise DataError(
@@ -179,9 +173,12 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, turns: Turns) -> list[int]:
         ) from error
 
 
-def content_key(prompt: Sequence[int], chosen: Sequence[int], rejected: Sequence[int]) -> str:
+def content_key(prompt: npt.ArrayLike, chosen: npt.ArrayLike, rejected: npt.ArrayLike) -> str:
     """A name for the tokens of a pair that is the same in both orientations, 32 hex digits."""
-    return _name(*(np.asarray(ids, dtype="<i4") for ids in (prompt, chosen, rejected)))
+    first, *sides = (np.asarray(ids, dtype="<i4").tobytes() for ids in (prompt, chosen, rejected))
+    parts = [first, *sorted(sides)]
+    sizes = np.array([len(part) for part in parts], dtype="<i8").tobytes()
+    return hashlib.sha256(sizes + b"".join(parts)).hexdigest()[:32]
 
 
 def content_keys(dataset: Dataset) -> list[str]:
@@ -193,16 +190,10 @@ def content_keys(dataset: Dataset) -> list[str]:
         values = [column.values.to_numpy() for column in lists]
         bounds = [column.offsets.to_pylist() for column in lists]
         keys += [
-            _name(*(v[b[row] : b[row + 1]] for v, b in zip(values, bounds, strict=True)))
+            content_key(*(v[b[row] : b[row + 1]] for v, b in zip(values, bounds, strict=True)))
             for row in range(len(batch))
         ]
     return keys
-
-
-def _name(prompt: npt.NDArray, chosen: npt.NDArray, rejected: npt.NDArray) -> str:
-    parts = [prompt.tobytes(), *sorted((chosen.tobytes(), rejected.tobytes()))]
-    sizes = np.array([len(part) for part in parts], dtype="<i8").tobytes()
-    return hashlib.sha256(sizes + b"".join(parts)).hexdigest()[:32]
 
 
 def _found(

@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
 
-from plc_core.engine.checkpoints import STATE_FILE, TRAINER_STATE, load_objective_state
+from plc_core.engine.arguments import keep_precision
+from plc_core.engine.checkpoints import (
+    STATE_FILE,
+    TRAINER_STATE,
+    KnowsTiedWeights,
+    load_objective_state,
+)
 from plc_core.engine.logprobs import autocast, packed_rows, pair_logps
 from plc_core.engine.packing import StepCollator, VisitOrder, pair_sizes
 from plc_core.engine.visits import VisitRecorder
@@ -43,18 +47,6 @@ _COLUMNS = [
     "prompt_ids", "chosen_ids", "rejected_ids", "index", "reference_chosen", "reference_rejected",
     "p_flip", "p_tie",
 ]  # fmt: skip
-
-
-class KnowsTiedWeights(Trainer):
-    """Mixin for trainers: a resumed run warns of no weight that was loaded under another name."""
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        missing = load_result.missing_keys
-        model: Any = self.model
-        weights = dict(model.named_parameters(remove_duplicate=False))
-        loaded = {id(weight) for name, weight in weights.items() if name not in missing}
-        unknown = [name for name in missing if id(weights.get(name)) not in loaded]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=unknown))
 
 
 class CarriesObjective(KnowsTiedWeights):
@@ -101,23 +93,35 @@ class CarriesObjective(KnowsTiedWeights):
         return self.objective.router or self.shadow
 
     def score(
-        self, logps: PairLogps, training: bool, distinct: Tensor
+        self, logps: PairLogps, index: Tensor | None, distinct: Tensor, training: bool
     ) -> tuple[ObjectiveOutput, Routing | None]:
-        """The objective's output of one micro-batch, and its routing or the shadow's.
+        """The objective's output of one micro-batch, which is recorded, and its routing or the
+        shadow's.
 
-        `distinct`, [B], says whether a pair's responses differ in their tokens; others have no
-        routing (NaN).
+        Args:
+            index: [B], rows of the training set; None of others, as in evaluation.
+            distinct: [B], whether a pair's responses differ; others have no routing (NaN).
+
+        Raises:
+            RunError: naming the pairs, where a log-prob is not finite.
         """
         progress = min(self.state.global_step / max(self.state.max_steps, 1), 1.0)
         place = (
             (self._micro_batch, self.current_gradient_accumulation_steps) if training else (0, 1)
         )
-        out = self.objective(logps, progress, place, update=training, distinct=distinct)
+        try:
+            out = self.objective(logps, progress, place, update=training, distinct=distinct)
+        except NonFiniteError as error:
+            if index is None:
+                raise
+            raise self.recorder.not_finite(index[error.positions]) from None
         routing = out.routing
         if routing is None and self.shadow is not None:
             routing = self.shadow(out.margin, progress, place, training, logps.lengths, distinct)
         if routing is not None:
             routing = Routing(*(torch.where(distinct, x, torch.nan) for x in routing))
+        if training and index is not None:
+            self.recorder.add(index, logps, out, routing, distinct)
         self._micro_batch += training
         return out, routing
 
@@ -218,13 +222,9 @@ class PreferenceTrainer(CarriesObjective):
     The loss of an optimizer step is the mean over its pairs, over all ranks and micro-batches.
 
     Args:
-        model: the policy.
-        args: transformers' own arguments.
         train_dataset: rows of `engine.reference.with_reference`.
         collator: makes the forwards of an optimizer step; the batch size of `args` are its pairs.
-        objective: what a pair is worth.
         shadow: routes the margin beside an objective that has no router; None where it has one.
-        recorder: takes the visits.
         warm: whether each pair is visited before the others in the first epoch.
     """
 
@@ -248,13 +248,8 @@ class PreferenceTrainer(CarriesObjective):
         pairs = train_dataset.add_column("index", list(range(len(train_dataset))))
         columns = [name for name in _COLUMNS if name in pairs.column_names]
         self._pairs = pairs.select_columns(columns).with_format("numpy")
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=self._pairs,
-            data_collator=collator,
-        )
-        _keep_precision(self.accelerator.state)
+        super().__init__(model=model, args=args, train_dataset=self._pairs, data_collator=collator)
+        keep_precision(self.accelerator.state)
         # compute_loss divides by the pairs of the whole step, so no one else may.
         self.loss_is_scaled_for_ga = True
         self.recorder = recorder
@@ -352,12 +347,7 @@ class PreferenceTrainer(CarriesObjective):
         if "counted" in inputs:
             logps = logps.select(inputs["counted"])
             index, distinct = index[inputs["counted"]], distinct[inputs["counted"]]
-        try:
-            out, routing = self.score(logps, model.training, distinct)
-        except NonFiniteError as error:
-            raise self.recorder.not_finite(index[error.positions]) from None
-        if model.training:
-            self.recorder.add(index, logps, out, routing, distinct)
+        out, _ = self.score(logps, index, distinct, model.training)
         if num_items_in_batch is None:
             loss = out.loss.mean()
         else:
@@ -378,23 +368,3 @@ class PreferenceTrainer(CarriesObjective):
                 f"{self.args.output_dir}: {error}. Earlier checkpoints are whole; with resume the "
                 "run goes on from the last of them."
             ) from error
-
-
-def _keep_precision(state: AcceleratorState) -> None:
-    """Have FSDP2 leave numbers as they are: precision is autocast's, as in the reference pass.
-
-    accelerate would round log-probs to bfloat16 on their way out of the model, which made the
-    margins' spread at step 0 sixty times as large, and add up gradients in bfloat16.
-
-    Raises:
-        RunError: for the first version of FSDP, whose flattened weights cannot be mixed.
-    """
-    plugin = getattr(state, "fsdp_plugin", None)
-    if plugin is None:
-        return
-    if plugin.fsdp_version != 2:
-        raise RunError(
-            "Sharded training needs FSDP2: set fsdp_version to 2, as in "
-            "notebooks/recipes/accelerate/fsdp2.yaml."
-        )
-    plugin.mixed_precision_policy = MixedPrecisionPolicy()

@@ -35,12 +35,12 @@ from plc_core.data.pairs import SCHEMA, pair_id, repeated_id
 from plc_core.data.rows import normalised
 from plc_core.data.rules import RowError
 from plc_core.engine.checkpoints import check_record
-from plc_core.engine.packing import response_lengths
+from plc_core.engine.packing import with_lengths
 from plc_core.engine.trainer import CarriesObjective
 from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.files import RunError
-from plc_core.objective import FlipPosterior, NonFiniteError, Objective, PairLogps, Router, Routing
-from plc_core.runs import LENGTH_COLUMNS, Run, create_run, open_run
+from plc_core.objective import FlipPosterior, Objective, PairLogps, Router, Routing
+from plc_core.runs import Run, create_run, open_run
 from plc_core.runs.provenance import provenance
 
 TESTED = ("1.16",)
@@ -168,14 +168,7 @@ class ObjectiveDPOTrainer(CarriesObjective, DPOTrainer):
             *lengths.chunk(2),
         )
         distinct = _distinct(inputs)
-        try:
-            out, routing = self.score(logps, model.training, distinct)
-        except NonFiniteError as error:
-            if index is None:
-                raise
-            raise self.recorder.not_finite(index[error.positions]) from None
-        if model.training and index is not None:
-            self.recorder.add(index, logps, out, routing, distinct)
+        out, routing = self.score(logps, index, distinct, model.training)
         self._note(routing)
         loss = out.loss.mean()
         if self.aux_loss_enabled:
@@ -309,10 +302,7 @@ def pairs_table(tokens: Dataset, tokenizer: PreTrainedTokenizerBase) -> pa.Table
         seen[first] = seen.get(first, 0) + 1
         marked = {"pair_id": repeated_id(first, seen[first] - 1), "marks": [r for r, _ in marks]}
         pairs.append(pair | marked)
-    table = pa.Table.from_pylist(pairs, schema=SCHEMA)
-    for name, lengths in zip(LENGTH_COLUMNS, response_lengths(tokens).T, strict=True):
-        table = table.append_column(name, pa.array(lengths, pa.int32()))
-    return table
+    return with_lengths(pa.Table.from_pylist(pairs, schema=SCHEMA), tokens)
 
 
 def _unended(row: Mapping[str, Any], eos: str) -> dict[str, Any]:

@@ -68,7 +68,6 @@ class VisitRecorder:
     checkpoints, and when training ends in whatever way.
 
     Args:
-        run: the run folder.
         pair_ids: the id of each row of the training set.
         beta: scale of the margin, to log the rewards beta * log(pi/pi_ref).
         posterior: reads how likely each label is reversed; a new one where none is given.
@@ -177,11 +176,9 @@ class VisitRecorder:
         """Complete the step that `close_step` closed, after its update.
 
         Args:
-            learning_rate: of its update.
             grad_norm: of its gradient, before clipping; None where it is not known.
             gamma: the correction strength of the step; None where the loss has no correction.
             seconds: since the step before, loading included.
-            total_steps: of the run.
 
         Raises:
             RunError: as `settle`, on a CPU, where the step is read at once.

@@ -44,7 +44,6 @@ def evaluate_runs(
 
     Args:
         entries: who is compared; `contestants` makes them of runs by method.
-        config: benchmarks, judges and decodings.
         baseline: the method that win rates are against; one in every group of pairs, model, seed.
 
     Raises:

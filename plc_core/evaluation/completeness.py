@@ -11,13 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.benchmarks import Benchmark, open_benchmark
-from plc_core.evaluation.decoding import Decoding
-from plc_core.evaluation.judges.judgements import answer_checksums, score_generations
+from plc_core.evaluation.judges.judgements import answer_checksums, recorded, score_generations
 from plc_core.evaluation.judges.named import Judge
+from plc_core.evaluation.policies import Decoding
 from plc_core.evaluation.win_rate import Incomplete
 from plc_core.files import RunError, read_json, read_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
+
+_ANSWER = ["prompt_id", "turn", "policy", "decoding"]  # what names an answer
 
 
 class EvaluationConfig(BaseModel):
@@ -65,16 +67,10 @@ def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
     path = run.path / "generations" / f"{bench.prompts.name}.parquet"
     if not is_newer(path, trained_checkpoint(run) / "trainer_state.json"):
         return False
-    try:
-        table = read_table(path)
-    except RunError:  # damaged
+    frame = _undamaged(path)
+    if frame is None or not {"prompt_id", "turn", "conversation"} <= set(frame):
         return False
-    if not {"prompt_id", "turn", "conversation"} <= set(table.column_names):
-        return False
-    if not _has_record(path, bench, policies):
-        return False
-    frame = table.select(["prompt_id", "turn", "policy", "decoding"]).to_pandas()
-    return all(
+    return _has_record(path, bench, policies) and all(
         _covers(frame, bench, policy, label)
         for policy in policies
         for label in bench.labels.values()
@@ -86,11 +82,15 @@ def has_log_ratios(run: Run, bench: Bench, policies: Sequence[str] = ("trained",
     path = run.path / "generations" / f"{bench.prompts.name}-log-probs.parquet"
     if not is_newer(path, run.path / "generations" / f"{bench.prompts.name}.parquet"):
         return False
+    frame, label = _undamaged(path, _ANSWER), bench.labels["sampled"]
+    return frame is not None and all(_covers(frame, bench, policy, label) for policy in policies)
+
+
+def _undamaged(path: Path, columns: list[str] | None = None) -> pd.DataFrame | None:
     try:
-        frame = read_table(path, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+        return read_table(path, columns).to_pandas()
     except RunError:
-        return False
-    return all(_covers(frame, bench, policy, bench.labels["sampled"]) for policy in policies)
+        return None
 
 
 def _covers(frame: pd.DataFrame, bench: Bench, policy: str, label: str) -> bool:
@@ -138,15 +138,11 @@ def is_judged(run: Run, benchmark: str, judge: Judge) -> bool:
     """Whether this judge's scores of just the run's answers are there."""
     path = run.path / "judgements" / f"{judge.name}-{benchmark}.parquet"
     answers = run.path / "generations" / f"{benchmark}.parquet"
-    if not _is_of(path, [run], benchmark):
+    if not _is_of(path, [run], benchmark) or recorded(path, judge.record) is None:
         return False
-    keys = ["prompt_id", "turn", "policy", "decoding"]
-    try:
-        judged = read_table(path, keys) if _is_by(path, judge) else None
-    except RunError:  # damaged
-        return False
+    judged, own = _undamaged(path, _ANSWER), read_table(answers, _ANSWER).to_pandas()
     # As values: text of one file may be typed as large text, and is the same text.
-    return judged is not None and judged.to_pylist() == read_table(answers, keys).to_pylist()
+    return judged is not None and judged.to_numpy().tolist() == own.to_numpy().tolist()
 
 
 def kept_verdicts(
@@ -156,16 +152,11 @@ def kept_verdicts(
     there.
     """
     path = run.path / "judgements" / f"{judge.name}-{benchmark}-against-{baseline.name}.parquet"
-    if not _is_of(path, [run, baseline], benchmark):
+    if not _is_of(path, [run, baseline], benchmark) or recorded(path, judge.record) is None:
         return None
-    try:
-        if not _is_by(path, judge):
-            return None
-        verdicts = read_table(path).to_pandas()
-    except RunError:  # damaged
+    if (verdicts := _undamaged(path)) is None:
         return None
-    generated = run.path / "generations" / f"{benchmark}.parquet"
-    answers = read_table(generated, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+    answers = read_table(run.path / "generations" / f"{benchmark}.parquet", _ANSWER).to_pandas()
     own, asked = (
         frame[(frame["policy"] == "trained") & (frame["decoding"] == decoding)]
         for frame in (verdicts, answers)
@@ -191,9 +182,3 @@ def _is_of(path: Path, runs: Sequence[Run], benchmark: str) -> bool:
         return False
     # An older version did not say which.
     return all(is_newer(path, run.path / "generations" / f"{benchmark}.parquet") for run in runs)
-
-
-def _is_by(path: Path, judge: Judge) -> bool:
-    """Whether a file of judgements was made by this judge with its settings."""
-    said = read_json(path.with_suffix(".json"))
-    return all(said.get(k) == v for k, v in judge.record.items() if k != "usage")

@@ -11,9 +11,8 @@ import pyarrow as pa
 from plc_core.engine.logprobs import response_logps
 from plc_core.engine.packing import PairCollator
 from plc_core.engine.tokens import prompt_ids
-from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.generate import answer_store
-from plc_core.evaluation.policies import LocalPolicy
+from plc_core.evaluation.policies import Decoding, LocalPolicy
 from plc_core.files import RunError, read_table, write_table
 from plc_core.runs import Run
 
@@ -46,10 +45,7 @@ def measure_log_ratios(
     text does not always give back.
 
     Args:
-        run: which holds the policy's answers to the benchmark.
         benchmark: by its name in generations/.
-        policy: that sampled the answers.
-        reference: that training started from.
         decoding: of the answers, at temperature 1 over the whole distribution.
         row_tokens: of a packed row; a longer answer gets a row of its own.
         name: of the policy, as in the answers' column `policy`.

@@ -13,8 +13,7 @@ import pyarrow as pa
 from plc_core.data.dialogues import Turn
 from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
-from plc_core.evaluation.decoding import Decoding
-from plc_core.evaluation.policies import Answer, Policy
+from plc_core.evaluation.policies import Answer, Decoding, Policy
 from plc_core.files import RunError, make_folder, read_json, read_table, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
@@ -76,12 +75,9 @@ def generate(
     all are there.
 
     Args:
-        run: whose folder is written.
         benchmark: of several turns, a turn sees the policy's own answers to those before.
-        policy: who answers.
         decoding: greedy unless told otherwise.
         name: of the policy, in the column `policy`.
-        progress: shown while answers are made.
 
     Raises:
         RunError: where prompts could not be answered, naming the first; the others are kept.

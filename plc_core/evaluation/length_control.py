@@ -23,17 +23,25 @@ Intervals are those of the fit without a penalty.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import optimize, stats
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from statsmodels.genmod.families import Binomial
+from statsmodels.genmod.generalized_linear_model import GLM
 
-from plc_core.analysis.statistics import Floats, MeanInterval
+from plc_core.analysis.statistics import LEVEL, Floats, MeanInterval
 from plc_core.evaluation.comparison import CELL, Evaluation
-from plc_core.evaluation.length_fit import bounds, chosen_penalty, equal_lengths, fit, unidentified
 from plc_core.evaluation.results import interval
 from plc_core.evaluation.sides import LENGTHS
 from plc_core.evaluation.win_rate import JoinError, join_prompts
+
+_FOLDS = 5
+_PENALTIES = np.logspace(-4, 4, 10)  # C of scikit-learn: the inverse of the penalty
 
 _UNKNOWN = "not identified"
 _COLLAPSED = "the penalty left nothing of the data: the 50 % is its answer, the interval is theirs"
@@ -102,13 +110,13 @@ def length_controlled(
     design = np.column_stack(features)
     raw, mean_difference = float(won.mean()), float(difference.mean())
     ends = None
-    if not (why := unidentified(design, won)) and (ends := bounds(design, won)) is None:
+    if not (why := _unidentified(design, won)) and (ends := _bounds(design, won)) is None:
         why = "the fit did not converge"
     if ends is None:
         note = f"{_UNKNOWN}: {why}"
         return LengthControl(_missing(size), raw, np.nan, mean_difference, note)
-    weights, converged = fit(design, won, chosen_penalty(design, won))
-    share = MeanInterval(equal_lengths(design, weights), *ends, size)
+    weights, converged = _fit(design, won, chosen_penalty(design, won))
+    share = MeanInterval(_equal_lengths(design, weights), *ends, size)
     notes = []
     if (won == 0.5).all():
         notes.append(f"all {size} verdicts are a tie")
@@ -126,10 +134,6 @@ def length_controlled(
 
 def length_controlled_cells(evaluation: Evaluation, baseline: str | None = None) -> pd.DataFrame:
     """Win rates at equal lengths in characters, one row a cell, method and seed.
-
-    Args:
-        evaluation: judged answers.
-        baseline: the method that win rates are against; None takes the evaluation's.
 
     Returns:
         `CELL`, seed, method, n; win_rate, lc, lc_low, lc_high (percent; NaN where they are not
@@ -196,3 +200,98 @@ def _joined(verdicts: pd.Series, other: pd.Series, name: str) -> tuple[Floats, F
 
 def _missing(size: int) -> MeanInterval:
     return MeanInterval(np.nan, np.nan, np.nan, size)
+
+
+# ---- the fit: a design has a row a prompt: tanh of the length, the difficulty if known, and 1 ----
+
+
+def _unidentified(design: Floats, won: Floats) -> str:
+    """Why the likelihood has no maximum at equal lengths; empty where it has one.
+
+    It grows without end along every w with x w >= 0 for wins, <= 0 for losses and 0 for ties. The
+    win rate at equal lengths is not identified if one of these moves more than the length's weight:
+    then it runs to 0 or 1, or anywhere, as the penalty pleases.
+    """
+    scaled = design / np.maximum(np.abs(design).max(axis=0), 1e-12)
+    towards = np.where(won == 1, -1.0, 1.0)[:, None] * scaled
+    decided = (won == 0) | (won == 1)
+    rules: dict[str, Any] = {"bounds": (-1, 1)}
+    if decided.any():
+        rules |= {"A_ub": towards[decided], "b_ub": np.zeros(int(decided.sum()))}
+    if not decided.all():
+        rules |= {"A_eq": scaled[~decided], "b_eq": np.zeros(int((~decided).sum()))}
+    width = design.shape[1]
+    ways = [sign * np.eye(width)[place] for place in range(1, width) for sign in (1, -1)]
+    if all(optimize.linprog(-way, **rules).fun > -1e-6 for way in ways):
+        return ""
+    if len(set(won)) == 1 and decided.all():
+        return f"all {len(won)} verdicts are a {'win' if won[0] else 'loss'}"
+    if np.linalg.matrix_rank(scaled, tol=1e-6) < width:
+        return "the differences in length do not vary"
+    what = "the length separates" if width == 2 else "length and difficulty separate"
+    return f"{what} wins from losses"
+
+
+def _bounds(design: Floats, won: Floats) -> tuple[float, float] | None:
+    """The 95 % interval of the share at equal lengths, without a penalty; None without a fit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a length's weight without end, which need not matter
+        found = GLM(won, design, family=Binomial()).fit()
+    even = design * ([0] + [1] * (design.shape[1] - 1))
+    shares = 1 / (1 + np.exp(-(even @ found.params)))
+    share = shares.mean()
+    # Of the logit of the mean share, by the delta method; without difficulty it is a weight.
+    slope = (shares * (1 - shares)) @ even / len(even) / (share * (1 - share))
+    error = float(np.sqrt(slope @ found.cov_params() @ slope))
+    if not found.converged or not np.isfinite(error):
+        return None
+    reach = stats.norm.ppf((1 + LEVEL) / 2) * error
+    low, high = 1 / (1 + np.exp(-(np.log(share / (1 - share)) + np.array([-reach, reach]))))
+    return float(low), float(high)
+
+
+def _equal_lengths(design: Floats, weights: Floats) -> float:
+    """The mean predicted share with the length's column set to 0."""
+    return float((1 / (1 + np.exp(-(design[:, 1:] @ weights[1:])))).mean())
+
+
+def _fit(design: Floats, won: Floats, penalty: float) -> tuple[Floats, bool]:
+    """Weights of the columns, and whether they converged.
+
+    A share counts as a win and a loss of that much weight.
+    """
+    # l1_ratio=1 is the L1 penalty; liblinear is what AlpacaEval uses, and exact at this size.
+    model: Any = LogisticRegression(
+        C=penalty,
+        l1_ratio=1.0,
+        solver="liblinear",
+        fit_intercept=False,
+        max_iter=1000,
+        random_state=123,
+    )
+    outcome = np.repeat([1, 0], len(won))
+    weight = np.concatenate([won, 1 - won])
+    present = weight > 0
+    if len(set(outcome[present])) == 1:
+        # liblinear needs both outcomes: the one that never was gets next to no weight.
+        weight[~present] = 1e-9
+        present[:] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # returned
+        rows = np.vstack([design, design])[present]
+        model.fit(rows, outcome[present], sample_weight=weight[present])
+    return np.asarray(model.coef_[0], dtype=np.float64), bool(model.n_iter_ < model.max_iter)
+
+
+def chosen_penalty(design: Floats, won: Floats) -> float:
+    """The C whose predictions of left-out prompts have the smallest log-loss."""
+    folds = np.arange(len(won)) % min(_FOLDS, len(won))
+    if len(won) < 2 * _FOLDS:  # too few to choose from
+        return 1.0
+    losses = np.zeros(len(_PENALTIES))
+    for place, penalty in enumerate(_PENALTIES):
+        for fold in range(_FOLDS):
+            out = folds == fold
+            logits = design[out] @ _fit(design[~out], won[~out], float(penalty))[0]
+            losses[place] += (np.logaddexp(0, logits) - won[out] * logits).sum()
+    return float(_PENALTIES[losses.argmin()])

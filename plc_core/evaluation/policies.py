@@ -1,16 +1,21 @@
-"""Who answers a benchmark: a model on this machine, or one behind an OpenAI-compatible server."""
+"""Who answers a benchmark, and by which decoding: a model on this machine, or behind a server."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+import torch
 from peft import PeftModel
+from torch import Tensor
 from transformers import (
     ContinuousBatchingConfig,
     GenerationConfig,
+    LogitsProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -28,11 +33,90 @@ from plc_core.engine.sampling import generate as sample_together
 from plc_core.engine.templates import chat_format
 from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.chat_api import ChatReply, ChatRequest, ChatServer, ask_all
-from plc_core.evaluation.decoding import Decoding, OwnNumbers
 from plc_core.files import RunError
 from plc_core.storage import content_hash
 
 _PAGE = 256  # tokens to a block of the paged cache, transformers' default
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are decoded.
+
+    Attributes:
+        max_new_tokens: where an answer is cut off, its terminator included.
+        temperature: 0 is greedy.
+        top_p: of sampling, the share of the distribution that is kept.
+        seed: of sampling. On this machine every prompt has random numbers of its own, so that no
+            answer depends on the others of its batch, or on where a run was cut off.
+        shared: the fingerprint of prompts that share one stream of random numbers instead, and
+            are sampled at temperature 1 from the whole distribution, all of them or none.
+    """
+
+    max_new_tokens: int = 1024
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    shared: str = ""
+
+    def __post_init__(self) -> None:
+        sane = self.max_new_tokens >= 1 and self.temperature >= 0 and 0 < self.top_p <= 1
+        if not sane:
+            raise RunError(
+                f"{self}: max_new_tokens is 1 or more, temperature 0 or more, top_p in (0, 1]."
+            )
+
+    @property
+    def label(self) -> str:
+        """Its name in tables: "greedy", or what sampling depends on."""
+        if self.temperature == 0:
+            return "greedy"
+        if self.shared:
+            return "sampled"
+        kept = f" p={self.top_p:g}" if self.top_p < 1 else ""
+        return f"sampled T={self.temperature:g}{kept} seed={self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides an answer: greedy decoding knows no seed."""
+        greedy = {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
+        sampled = {name: value for name, value in asdict(self).items() if name != "shared" or value}
+        return greedy if self.temperature == 0 else sampled
+
+
+class OwnNumbers(LogitsProcessor):
+    """Samples by inversion, with uniform numbers drawn for each row from its prompt and the seed.
+
+    The distribution is that of sampling at the temperature inside the top share; all scores but
+    the drawn token's become -inf, so that the greedy decoding around it takes that one.
+    """
+
+    def __init__(
+        self, prompts: Sequence[list[int]], config: GenerationConfig, decoding: Decoding
+    ) -> None:
+        self.start, self.decoding = max(map(len, prompts)), decoding
+        rows = [_uniforms(ids, decoding.seed, config.max_new_tokens) for ids in prompts]
+        self.uniforms = torch.from_numpy(np.stack(rows))  # [rows, steps]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """scores: [rows, vocabulary]."""
+        step = input_ids.shape[1] - self.start
+        shares = (scores.float() / self.decoding.temperature).softmax(-1).double()
+        order = None
+        if self.decoding.top_p < 1:
+            shares, order = shares.sort(descending=True)
+            shares = shares * (shares.cumsum(-1) - shares < self.decoding.top_p)
+        sums = shares.cumsum(-1)
+        aims = self.uniforms[:, step : step + 1].to(sums.device) * sums[:, -1:]
+        token = torch.searchsorted(sums, aims, right=True).clamp(max=scores.shape[-1] - 1)
+        token = token if order is None else order.gather(1, token)
+        return torch.full_like(scores, -torch.inf).scatter(1, token, 0.0)
+
+
+def _uniforms(ids: list[int], seed: int, count: int) -> np.ndarray:
+    digest = hashlib.sha256(json.dumps([seed, ids]).encode()).digest()
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16])))
+    return generator.random(count)
 
 
 class Answer(NamedTuple):
@@ -47,6 +131,10 @@ class Answer(NamedTuple):
     ids: list[int] | None = None
 
 
+Done: TypeAlias = Callable[[Sequence[int], Sequence[Answer]], None]
+"""Takes the numbers and answers of a batch as it ends."""
+
+
 class Policy(Protocol):
     """What `evaluation.generate` asks."""
 
@@ -58,15 +146,9 @@ class Policy(Protocol):
         """A name for what the policy sees of a conversation."""
 
     def answer(
-        self,
-        conversations: Sequence[Sequence[Turn]],
-        decoding: Decoding,
-        done: Callable[[Sequence[int], Sequence[Answer]], None],
+        self, conversations: Sequence[Sequence[Turn]], decoding: Decoding, done: Done
     ) -> dict[int, str]:
-        """Answer the conversations; `done` takes the numbers and answers of each batch as it ends.
-
-        Returns the numbers of those that could not be answered, with the reason.
-        """
+        """Answer the conversations; those that could not be, by their number, with the reason."""
 
 
 class LocalPolicy:
@@ -104,10 +186,7 @@ class LocalPolicy:
         return content_hash(prompt_ids(self.tokenizer, conversation))
 
     def answer(
-        self,
-        conversations: Sequence[Sequence[Turn]],
-        decoding: Decoding,
-        done: Callable[[Sequence[int], Sequence[Answer]], None],
+        self, conversations: Sequence[Sequence[Turn]], decoding: Decoding, done: Done
     ) -> dict[int, str]:
         if self.continuous and decoding.temperature:
             raise RunError("Continuous batching is for greedy decoding here.")
@@ -193,10 +272,7 @@ class ServerPolicy:
         return content_hash(list(conversation))
 
     def answer(
-        self,
-        conversations: Sequence[Sequence[Turn]],
-        decoding: Decoding,
-        done: Callable[[Sequence[int], Sequence[Answer]], None],
+        self, conversations: Sequence[Sequence[Turn]], decoding: Decoding, done: Done
     ) -> dict[int, str]:
         sampling = {"top_p": decoding.top_p, "seed": decoding.seed} if decoding.temperature else {}
         requests = [

@@ -207,9 +207,14 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
 def difference(part: pd.DataFrame) -> str:
     """What an interval of `over`, or the spread of several seeds', says of 50 %."""
     found = bounds(part, "over", "over_low", "over_high")
-    if found.low > 50:
+    return outcome(found.low, found.high, 50)
+
+
+def outcome(low: float, high: float, level: float) -> str:
+    """What an interval of win rates says of the win rate of equals."""
+    if low > level:
         return "it wins more"
-    return "it wins less" if found.high < 50 else "no difference shown"
+    return "it wins less" if high < level else "no difference shown"
 
 
 def bounds(

@@ -14,7 +14,7 @@ from plc_core.evaluation.benchmarks import GOLD, WORLD, model_for
 from plc_core.evaluation.comparison import SFT
 from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.methods import Contestant, check_same
-from plc_core.evaluation.results import bracketed
+from plc_core.evaluation.results import bracketed, outcome
 from plc_core.evaluation.win_rate import WinRate
 from plc_core.runs import Run
 
@@ -127,9 +127,7 @@ def verdict(spotlight: Run, control: Run) -> str:
     parts = []
     for row in table[table["run"] == spotlight.name].to_dict("records"):
         won = row["against_control"].share
-        finding = "no difference shown"
-        if won.low > 0.5 or won.high < 0.5:
-            finding = "it wins more" if won.mean > 0.5 else "it wins less"
+        finding = outcome(won.low, won.high, 0.5)
         parts.append(f"{_win(row['against_control'])} % in {row['decoding']} decoding ({finding})")
     names = labels([spotlight, control])
     return (

@@ -1,8 +1,15 @@
 """The run folder: the only contract between training, notebooks and the inspector."""
 
 from plc_core.runs.creation import UNSTARTED, check_root, create_run, resolve, taken
-from plc_core.runs.pair_columns import LENGTH_COLUMNS, PAIRS_A_GROUP, TEXT_COLUMNS
-from plc_core.runs.run import SCHEMA, Run, modified, open_run
+from plc_core.runs.run import (
+    LENGTH_COLUMNS,
+    PAIRS_A_GROUP,
+    SCHEMA,
+    TEXT_COLUMNS,
+    Run,
+    modified,
+    open_run,
+)
 
 __all__ = [
     "LENGTH_COLUMNS",

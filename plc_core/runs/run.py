@@ -38,12 +38,20 @@ from plc_core.files import (
     write_json,
     write_table,
 )
-from plc_core.runs.pair_columns import PAIRS_A_GROUP, TEXT_COLUMNS
 from plc_core.runs.provenance import describe_data
 from plc_core.runs.status import INPUTS_VARIABLE, StatusFile
 from plc_core.runs.visit_files import VisitFiles
 
 SCHEMA = 1
+
+TEXT_COLUMNS = ("prompt", "chosen", "rejected", "metadata", "votes", "marks")
+"""Columns of pairs.parquet that are read for the pair on the screen only."""
+
+LENGTH_COLUMNS = ("chosen_tokens", "rejected_tokens")
+"""Columns of pairs.parquet with the tokens of both answers; runs of older versions lack them."""
+
+PAIRS_A_GROUP = 2_000
+"""Rows of a row group of pairs.parquet: what is decoded to show the texts of one pair."""
 
 
 def modified(folder: Path) -> int | None:

@@ -28,7 +28,7 @@ from plc_core.analysis.statistics.ranks import (
     mann_whitney,
     spearman,
 )
-from plc_core.analysis.statistics.text import format_number, format_p
+from plc_core.analysis.statistics.text import format_interval, format_number, format_p
 from plc_core.analysis.statistics.trends import Jonckheere, Page, jonckheere, page
 from plc_core.analysis.statistics.words import read_aloud
 
@@ -47,6 +47,7 @@ __all__ = [
     "bootstrap_mean",
     "bootstrap_seeds",
     "bootstrap_strata",
+    "format_interval",
     "format_number",
     "format_p",
     "holm",

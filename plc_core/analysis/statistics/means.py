@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from plc_core.analysis.statistics.text import format_number
+from plc_core.analysis.statistics.text import format_interval
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -31,8 +31,7 @@ class MeanInterval(NamedTuple):
     def __str__(self) -> str:
         if self.n == 0:
             return "n/a (n=0)"
-        bounds = f"[{format_number(self.low)}, {format_number(self.high)}]"
-        return f"{format_number(self.mean)} {bounds} (n={self.n:,})"
+        return f"{format_interval(self.mean, self.low, self.high)} (n={self.n:,})"
 
 
 def mean_interval(values: Iterable[float]) -> MeanInterval:

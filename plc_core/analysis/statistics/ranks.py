@@ -17,7 +17,7 @@ from plc_core.analysis.statistics.means import (
     on_logit_scale,
     without_nan,
 )
-from plc_core.analysis.statistics.text import format_number, format_p, log10_p
+from plc_core.analysis.statistics.text import format_interval, format_number, format_p, log10_p
 
 Side: TypeAlias = Literal["two-sided", "greater", "less"]
 
@@ -48,10 +48,10 @@ class MannWhitney:
         if self.n_a == 0 or self.n_b == 0:
             return f"n/a (n={min(self.n_a, self.n_b)})"
         missing = self.nan_a + self.nan_b
-        bounds = f"[{format_number(self.auroc_low)}, {format_number(self.auroc_high)}]"
+        auroc = format_interval(self.auroc, self.auroc_low, self.auroc_high)
         return (
             f"U = {self.U:,.1f}, {format_p(self.p, self.log10_p)} ({self.side}), "
-            f"rank-biserial r = {self.rank_biserial:+.3f}, AUROC = {self.auroc:.3f} {bounds} "
+            f"rank-biserial r = {self.rank_biserial:+.3f}, AUROC = {auroc} "
             f"(n={self.n_a:,} vs {self.n_b:,}" + (f", {missing:,} missing)" if missing else ")")
         )
 
@@ -70,8 +70,8 @@ class Auroc:
     def __str__(self) -> str:
         if self.n_positive == 0 or self.n_negative == 0:
             return f"n/a (n={min(self.n_positive, self.n_negative)})"
-        bounds = f"[{format_number(self.low)}, {format_number(self.high)}]"
-        return f"{self.value:.3f} {bounds} (n={self.n_positive:,} vs {self.n_negative:,})"
+        value = format_interval(self.value, self.low, self.high)
+        return f"{value} (n={self.n_positive:,} vs {self.n_negative:,})"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,11 @@ def format_number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "n/a"
 
 
+def format_interval(value: float, low: float, high: float) -> str:
+    """A number with its interval, as "0.523 [0.491, 0.554]"."""
+    return f"{format_number(value)} [{format_number(low)}, {format_number(high)}]"
+
+
 def format_p(p: float, log10_p: float = math.nan) -> str:
     """A p value as text; one that underflowed to zero becomes a bound, never "0".
 

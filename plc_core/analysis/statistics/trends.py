@@ -13,7 +13,7 @@ from scipy import stats
 
 from plc_core.analysis.statistics.means import Floats, on_logit_scale, without_nan
 from plc_core.analysis.statistics.ranks import Side
-from plc_core.analysis.statistics.text import format_number, format_p, log10_p
+from plc_core.analysis.statistics.text import format_interval, format_p, log10_p
 
 _EXACT = 5_000  # arrangements up to which all of them are gone through
 
@@ -42,11 +42,11 @@ class Jonckheere:
         sizes = ", ".join(f"{name} {n:,}" for name, n in self.n.items())
         if math.isnan(self.J):
             return f"n/a ({sizes or 'n=0'})"
-        bounds = f"[{format_number(self.low)}, {format_number(self.high)}]"
+        share = format_interval(self.concordance, self.low, self.high)
         missing = f"; {self.missing:,} missing" if self.missing else ""
         return (
             f"J = {self.J:,.1f}, {format_p(self.p, self.log10_p)} ({self.side}), concordance "
-            f"{self.concordance:.3f} {bounds} (n: {sizes}{missing})"
+            f"{share} (n: {sizes}{missing})"
         )
 
 

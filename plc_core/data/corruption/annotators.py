@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from plc_core.data.corruption.draws import normal, uniform
+from plc_core.data.corruption.draws import normal, read_columns, score_gaps, uniform
 from plc_core.data.corruption.flips import reverse
 from plc_core.data.pairs import SCHEMA, DataError, Pairs, set_column
 
@@ -151,15 +151,5 @@ def _check_parameters(noise: float, threshold: float, length_bias: float) -> Non
 
 
 def _check_scores(pairs: Pairs) -> None:
-    missing, first = 0, ""
-    for batch in pairs.batches(["pair_id", "score_chosen", "score_rejected"]):
-        frame = batch.to_pandas()
-        gap = frame["score_chosen"] - frame["score_rejected"]
-        bad = frame["pair_id"][~np.isfinite(gap.to_numpy("float64"))]
-        missing += len(bad)
-        first = first or (bad.iloc[0] if len(bad) else "")
-    if missing:
-        raise DataError(
-            f"{missing} of {len(pairs)} pairs have no score gap, as a score is missing or not "
-            f"finite, for example {first}. Simulated annotators look at the scores."
-        )
+    keys = read_columns(pairs, ["pair_id", "score_chosen", "score_rejected"])
+    score_gaps(keys, "Simulated annotators look at the scores.")

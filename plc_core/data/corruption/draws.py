@@ -43,6 +43,23 @@ def read_columns(pairs: Pairs, columns: list[str]) -> pd.DataFrame:
     return pa.concat_tables([SCHEMA.empty_table().select(columns), *parts]).to_pandas()
 
 
+def score_gaps(keys: pd.DataFrame, advice: str, eligible: np.ndarray | None = None) -> np.ndarray:
+    """score_chosen - score_rejected of each pair.
+
+    Raises:
+        DataError: where an eligible pair has none, counted, with an example and the advice.
+    """
+    gaps = (keys["score_chosen"] - keys["score_rejected"]).to_numpy("float64")
+    bad = ~np.isfinite(gaps) if eligible is None else eligible & ~np.isfinite(gaps)
+    if bad.any():
+        of = len(keys) if eligible is None else eligible.sum()
+        raise DataError(
+            f"{bad.sum()} of {of} pairs have no score gap, as a score is missing or not finite, "
+            f"for example {keys['pair_id'][bad].iloc[0]}. {advice}"
+        )
+    return gaps
+
+
 def check_share(value: float, what: str) -> None:
     """Refuse what is not a number in [0, 1]; `what` names it in the sentence."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:

@@ -15,6 +15,7 @@ from plc_core.data.corruption.draws import (
     count_of,
     hashes,
     read_columns,
+    score_gaps,
     smallest,
     uniform,
 )
@@ -98,7 +99,8 @@ def flip_hardest(
     if margins is not None:
         hardness = _margins_of(keys["pair_id"], margins, eligible)
     else:
-        gaps = _gaps_of(keys, eligible)
+        advice = "Rank by margins instead, or leave these pairs out."
+        gaps = np.abs(score_gaps(keys, advice, eligible))
         hardness = -gaps if by == "largest-gap" else gaps
         hardness = _place_in_source(hardness, keys["source"], tie_break, eligible)
     hit = np.zeros(len(pairs), bool)
@@ -137,18 +139,6 @@ def _margins_of(
             f"{ids[bad].iloc[0]}. The model has to score every pair that may be flipped."
         )
     return values
-
-
-def _gaps_of(keys: pd.DataFrame, eligible: np.ndarray) -> np.ndarray:
-    gaps = (keys["score_chosen"] - keys["score_rejected"]).abs().to_numpy("float64")
-    bad = eligible & ~np.isfinite(gaps)
-    if bad.any():
-        raise DataError(
-            f"{bad.sum()} of {eligible.sum()} pairs have no score gap, as a score is missing or "
-            f"not finite, for example {keys['pair_id'][bad].iloc[0]}. Rank by margins instead, or "
-            "leave these pairs out."
-        )
-    return gaps
 
 
 def _place_in_source(

@@ -75,24 +75,22 @@ class Verdict(NamedTuple):
         return 0.5 if self.place == "tie" else float((self.place == "A") != self.swapped)
 
 
-class ScoringJudge(Protocol):
+class Judge(Protocol):
+    """Of single answers or of two side by side."""
+
     name: str
 
     @property
     def record(self) -> dict[str, Any]:
         """What decides its judgements, and what they took, for the run's record."""
 
+
+class ScoringJudge(Judge, Protocol):
     def score(self, answers: pd.DataFrame, progress: Progress | None = None) -> list[Score]:
         """A score for each row of generations."""
 
 
-class PairwiseJudge(Protocol):
-    name: str
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What decides its judgements, and what they took, for the run's record."""
-
+class PairwiseJudge(Judge, Protocol):
     def compare(
         self, answers: pd.DataFrame, others: pd.DataFrame, progress: Progress | None = None
     ) -> list[Verdict]:
@@ -137,13 +135,9 @@ def compare_generations(
     benchmark: str,
     judge: PairwiseJudge,
     baseline: Run,
-    *,
-    policy: str = "trained",
-    baseline_policy: str = "trained",
     decoding: str = "greedy",
-    progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Let a judge compare a run's answers with those of a baseline to the same prompts.
+    """Let a judge compare a run's trained policy with that of a baseline, on the same prompts.
 
     Writes judgements/<judge>-<benchmark>-against-<baseline>.parquet in the schema `VERDICTS`. Rows
     of other policies and decodings stay there, if the judge and its seed are still the same.
@@ -152,8 +146,7 @@ def compare_generations(
         RunError: where one of the two has no answers, or they do not answer the same prompts, with
             the counts.
     """
-    mine = _side(run, benchmark, policy, decoding)
-    theirs = _side(baseline, benchmark, baseline_policy, decoding)
+    mine, theirs = (_trained(side, benchmark, decoding) for side in (run, baseline))
     missing, extra = theirs.index.difference(mine.index), mine.index.difference(theirs.index)
     if len(missing) or len(extra):
         raise RunError(
@@ -166,7 +159,7 @@ def compare_generations(
         raise RunError(f"Some ids of {benchmark!r} are other prompts in {baseline.name!r}.")
     mine, theirs = mine.reset_index(), theirs.reset_index()
     with run.running("judging"):
-        verdicts = judge.compare(mine, theirs, progress or Progress(run))
+        verdicts = judge.compare(mine, theirs, Progress(run))
     _warn_of_missing(judge.name, [verdict.problem for verdict in verdicts])
     differ = (mine["conversation"] != theirs["conversation"]) | (
         mine["response"] != theirs["response"]
@@ -181,7 +174,7 @@ def compare_generations(
         )
     columns = _named(mine) | {
         "baseline": [baseline.name] * len(mine),
-        "baseline_policy": [baseline_policy] * len(mine),
+        "baseline_policy": ["trained"] * len(mine),
         "swapped": [verdict.swapped for verdict in verdicts],
         "verdict": [verdict.place for verdict in verdicts],
         "win": [verdict.win for verdict in verdicts],
@@ -213,13 +206,13 @@ def _answers(run: Run, benchmark: str) -> pd.DataFrame:
     return answers
 
 
-def _side(run: Run, benchmark: str, policy: str, decoding: str) -> pd.DataFrame:
+def _trained(run: Run, benchmark: str, decoding: str) -> pd.DataFrame:
     answers = _answers(run, benchmark)
-    rows = answers[(answers["policy"] == policy) & (answers["decoding"] == decoding)]
+    rows = answers[(answers["policy"] == "trained") & (answers["decoding"] == decoding)]
     if not len(rows):
         there = sorted(set(zip(answers["policy"], answers["decoding"], strict=True)))
         raise RunError(
-            f"The run {run.name!r} has no {decoding} answers of {policy!r} to {benchmark!r}; "
+            f"The run {run.name!r} has no {decoding} answers of 'trained' to {benchmark!r}; "
             f"there are {', '.join(' '.join(pair) for pair in there)}."
         )
     return rows.set_index(_KEYS)
@@ -244,7 +237,7 @@ def _named(answers: pd.DataFrame) -> dict[str, list[Any]]:
 
 def _written(
     run: Run,
-    judge: ScoringJudge | PairwiseJudge,
+    judge: Judge,
     name: str,
     columns: dict[str, list[Any]],
     schema: pa.Schema,
@@ -254,7 +247,7 @@ def _written(
     make_folder(path.parent)
     table = whole = pa.table(columns, schema=schema)
     record = judge.record
-    earlier = _earlier(path, record)
+    earlier = recorded(path, record)
     if earlier is not None:
         if schema is VERDICTS:
             whole = pa.concat_tables([_others(path, table), table])
@@ -269,7 +262,7 @@ def _written(
     return table.to_pandas()
 
 
-def _earlier(path: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+def recorded(path: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was recorded of the file, if this judge made it with these settings."""
     try:
         said = read_json(path.with_suffix(".json"))
