@@ -67,7 +67,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
     Raises:
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
-    run = open_stage(config, "reward-model")
+    run, checkpoint = open_stage(config, "reward-model")
     if run.is_trained:
         return run
     with run.running("preparing"):
@@ -101,7 +101,7 @@ def train_reward_model(config: RewardModelConfig, pairs: Pairs | None = None) ->
             train_dataset=train,
             processing_class=reward.tokenizer,
         )
-        fit(trainer, run, progress)
+        fit(trainer, run, progress, checkpoint)
         save_model(trained, reward.tokenizer, run, config.precision)
         model = load_reward_model(str(run.path / "model"))
         run.update_info(

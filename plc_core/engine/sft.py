@@ -38,7 +38,7 @@ def train_sft(config: SftConfig) -> Run:
     Raises:
         RunError, DataError, ModelError: a sentence; no run is ever overwritten.
     """
-    run = open_stage(config, "sft")
+    run, checkpoint = open_stage(config, "sft")
     if run.is_trained:
         return run
     with run.running("preparing"):
@@ -82,7 +82,7 @@ def train_sft(config: SftConfig) -> Run:
             processing_class=tokenizer,
         )
         before = held_out_loss(trainer) if held_out else None
-        fit(trainer, run, progress)
+        fit(trainer, run, progress, checkpoint)
         after = held_out_loss(trainer) if held_out else None
         save_model(trained, tokenizer, run, config.precision)
         run.update_info(

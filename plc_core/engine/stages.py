@@ -19,9 +19,13 @@ from plc_core.runs import Run
 from plc_core.storage import list_checksums
 
 
-def open_stage(config: StageConfig, kind: str) -> Run:
-    """The run of a stage, new or to go on with: see `open_training`; RunError, too, where several
-    processes or GPUs would take part."""
+def open_stage(config: StageConfig, kind: str) -> tuple[Run, Path | None]:
+    """The run of a stage, as `open_training` has it, and the checkpoint to go on from.
+
+    Raises:
+        RunError: as `open_training`; where several processes or GPUs would take part; for a
+            damaged checkpoint.
+    """
     processes = PartialState(cpu=not torch.cuda.is_available()).num_processes
     if processes > 1 or torch.cuda.device_count() > 1:
         raise RunError(
@@ -32,13 +36,14 @@ def open_stage(config: StageConfig, kind: str) -> Run:
     run = open_training(config, kind)
     if run.is_trained:
         run.take_up()
-    return run
+        return run, None
+    return run, last_checkpoint(run) if config.resume else None
 
 
 def check_same_data(run: Run, fingerprint: str) -> None:
     """RunError where a run that is resumed was begun on other data."""
     if "data" in run.info:
-        check_same(run, "data", run.info["data"]["fingerprint"], fingerprint)
+        check_same(run, "data", run.info["data"].get("fingerprint"), fingerprint)
 
 
 def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
@@ -74,12 +79,11 @@ def stage_arguments(config: StageConfig, run: Run, rows: int) -> dict[str, Any]:
     }
 
 
-def fit(trainer: Any, run: Run, progress: Progress) -> None:
+def fit(trainer: Any, run: Run, progress: Progress, checkpoint: Path | None = None) -> None:
     """Train with one progress bar, a row a step in metrics.parquet, also of a run that fails.
 
-    From a checkpoint of the run it ends as if it had never been interrupted.
+    From a checkpoint it ends as if it had never been interrupted.
     """
-    checkpoint = last_checkpoint(run)
     trainer.remove_callback(PrinterCallback)
     args = trainer.args
     per_epoch = math.ceil(len(trainer.train_dataset) / args.train_batch_size)
