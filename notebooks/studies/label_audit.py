@@ -24,6 +24,7 @@ from notebooks.evidence.estimates import (
     difference,
     over_seeds,
     read_study,
+    win_rates,
 )
 from notebooks.evidence.report import results_folder
 from notebooks.replication import rivals
@@ -272,10 +273,12 @@ METHODS = {
 
 
 def gains_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """`gains` as text with accuracy and KL: a row a method and rate of reversed labels."""
+    """`gains` as text, a row a method and rate of reversed labels, with accuracy, KL, and how often
+    the study's judge prefers a sampled answer to that of DPO on the same labels."""
     rows = []
     for part, method in [("main", BASELINE), *_methods(study)]:
         values = study.values("accuracy", "test", method, part)
+        won = win_rates(study, method, part)
         for rate in sorted(values["flip_rate"].unique()):
             row = {"method": METHODS.get(method, "DPO"), "reversed": f"{rate:.0%}"}
             for label, measure, group, scale, digits in (
@@ -292,6 +295,8 @@ def gains_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
                 ]
                 texts = [_text(found, 1, signed=True) for found in cell.to_dict("records")]
                 row[f"over {against}"] = "".join(texts) or "–"
+            found = over_seeds(at(won, (rate,))) if method != BASELINE else None
+            row["answers that win against DPO's, %"] = "–" if found is None else shown(found, 1)
             rows.append(row)
     return pd.DataFrame(rows)
 
