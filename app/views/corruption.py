@@ -68,6 +68,7 @@ DOSE_OF = (
     "beta",
     "recipe",
     "flips",
+    "tie_rate",
     "annotator",
 )
 ANNOTATOR = "what a simulated annotator gets wrong"

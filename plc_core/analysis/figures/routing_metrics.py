@@ -74,7 +74,11 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
             _names(figure, place, first, measures)
     figure.add_hline(y=0.5, line={"color": INK, "dash": "dot", "width": 1}, row=1, col=3)
     _keys(figure, methods)
-    figure.update_xaxes(title_text="reversed labels η", tickformat=".0%")
+    known = [rate for rates in (table, paper) for rate in rates["noise_rate"]]
+    # Room for the names at the lines' ends, and one title for the three.
+    figure.update_xaxes(tickformat=".0%", nticks=3, tickangle=0)
+    figure.update_xaxes(range=[-0.02, 1.3 * max(known) + 0.02])
+    figure.update_xaxes(title_text="share of reversed labels η", row=1, col=2)
     figure.update_yaxes(range=[0, 1])
     return finish(figure, 400).update_layout(legend_y=1.13, margin_t=86)
 
