@@ -209,13 +209,13 @@ def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:
 
 
 def concluded(report: Run, *sentences: str) -> str:
-    """What was found, as Markdown in bold; before it the warning that the runs were too short.
-
-    The report begins with it.
+    """What was found, as Markdown, the first sentence in bold; before it the warning that the runs
+    were too short. The report begins with it.
     """
     warning = _too_few([report.info["least_steps"]])
-    bold = [f"**{sentence}**" for sentence in sentences]
-    return "\n\n".join([warning, *bold] if warning else bold) + FINDING
+    first, *others = sentences
+    said = [f"**{first}**", *others]
+    return "\n\n".join([warning, *said] if warning else said) + FINDING
 
 
 def _what_they_are(runs: Sequence[Run]) -> str:

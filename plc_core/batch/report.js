@@ -27,6 +27,6 @@
     plot.dataset.number = number + 1;
     source.before(plot);
     const { data, layout } = JSON.parse(source.textContent);
-    Plotly.newPlot(plot, data, layout, config);
+    Plotly.newPlot(plot, data, { ...layout, autosize: true }, config);
   });
 })();
