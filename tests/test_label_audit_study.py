@@ -157,7 +157,7 @@ def test_the_notebook_checks_an_audit_and_shows_the_studies(tmp_path):
     values = {"name": "x", "runs_dir": str(tmp_path), "num_pairs": 240}
     run_notebook(ROOT / "notebooks" / "15_label_audit.ipynb", values)
     text = (tmp_path / "x" / "report.html").read_text()
-    assert text.count("Plotly.newPlot(") == 9
+    assert text.count('class="plc-figure"') == 9
     assert "of the labels reversed here" in text
     kept = {path.name for path in (tmp_path / "x" / "tables").iterdir()}
     assert {"reliability.csv", "gains-label-audit.csv", "auroc-world.csv"} <= kept
