@@ -234,6 +234,13 @@ class Run:
             raise RunError(f"The run {self.name!r} has no {relative}.")
         return found.to_pandas()
 
+    def read_table(
+        self, path: Path, columns: Sequence[str] | None = None, filters: Any = None
+    ) -> pa.Table:
+        """A Parquet file of the run, verified as this run's files are; see `files.read_table`."""
+        names = None if columns is None else list(columns)
+        return read_table(path, names, filters, sealed=self.has_checksums)
+
     def _table(
         self,
         relative: str,
@@ -251,5 +258,4 @@ class Run:
             if expected and self.has_checksums:
                 raise RunError(f"{path} is missing. {REMEDY}")
             return None
-        names = None if columns is None else list(columns)
-        return read_table(path, names, filters, sealed=self.has_checksums)
+        return self.read_table(path, columns, filters)
