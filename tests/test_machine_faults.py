@@ -17,7 +17,7 @@ from plc_core import TrainConfig, evaluate, train
 from plc_core.data import load_pairs
 from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
-from plc_core.files import RunError, cache_dir, read_table, write_table
+from plc_core.files import RunError, cache_dir, read_json, read_table, write_json, write_table
 from plc_core.runs import open_run, resolve
 from plc_core.runs.decisions import decide, read_decisions
 from plc_core.runs.listing import list_runs
@@ -83,6 +83,17 @@ def test_a_resumed_run_and_the_list_do_not_mind_files_of_tomorrow(run):
     pd.testing.assert_frame_equal(train(TrainConfig(**config)).visits(), before)
     with run.running("evaluating"):
         assert run.status["state"] == "running"
+
+
+def test_a_run_whose_folder_was_renamed_goes_on_under_its_new_name(run):
+    renamed = run.path.rename(run.path.with_name("renamed"))
+    before = open_run(renamed).visits()
+    shutil.rmtree(renamed / "checkpoints" / "checkpoint-1")
+    info = read_json(renamed / "run.json")
+    del info["trained_steps"]
+    write_json(renamed / "run.json", info)
+    config = info["config"] | {"resume": True, "runs_dir": str(renamed.parent), "name": "renamed"}
+    pd.testing.assert_frame_equal(train(TrainConfig(**config)).visits(), before)
 
 
 # ---- places -------------------------------------------------------------------------------------
