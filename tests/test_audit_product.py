@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from html import unescape
 
 import numpy as np
@@ -210,6 +211,36 @@ def test_a_verdict_is_replaced_by_a_later_one_of_the_same_person(folder):
     assert verified(check.checked(), {pair.pair_id: 0.6})["reversed"].iloc[0] == 0.5
     with pytest.raises(RunError, match="has begun"):
         check.start([pair])
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_verdict_whose_last_sign_is_damaged_is_not_taken_for_one_that_a_kill_cut_off(
+    tmp_path, bit
+):
+    check = BlindCheck(tmp_path)
+    check.start([])
+    for pair in "abc":
+        check.add(pair, "left", 'says "checksum": "12345678"')
+    path = check.folder / "verdicts.jsonl"
+    lines = path.read_bytes().splitlines()
+    for length in range(len(lines[1])):
+        path.write_bytes(b"\n".join([lines[0], lines[1][:length], lines[2]]))
+        assert check.verdicts()["pair_id"].tolist() == ["a", "c"]
+    lines[1] = lines[1][:-1] + bytes([lines[1][-1] ^ 1 << bit])
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(RunError, match=r"verdicts\.jsonl, line 2, is damaged"):
+        check.verdicts()
+
+
+def test_damaged_tables_of_an_audit_are_not_read(folder, tmp_path):
+    copy = AuditFolder(open_run(shutil.copytree(folder.run.path, tmp_path / "audit")))
+    assert len(copy.noise_by("annotator")) == 2
+    with pytest.raises(RunError, match="no noise rates by 'city'"):
+        copy.noise_by("city")
+    path = copy.run.path / "tables" / "noise-by-annotator.csv"
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    with pytest.raises(RunError, match=r"noise-by-annotator\.csv is damaged"):
+        copy.noise_by("annotator")
 
 
 # ---- priors of pairs in training --------------------------------------------------------------

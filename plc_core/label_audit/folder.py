@@ -22,12 +22,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plc_core.files import RunError, read_table, write_table
+from plc_core.files import REMEDY, RunError, read_table, write_table
 from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
 from plc_core.runs.own_columns import own_columns
-from plc_core.storage import list_checksums
+from plc_core.storage import first_damaged, list_checksums
 
 if TYPE_CHECKING:
     from plc_core.label_audit.audit import Audit
@@ -118,8 +118,18 @@ class AuditFolder:
         return said
 
     def noise_by(self, column: str) -> pd.DataFrame:
-        """The noise rate by a column that the audit was asked for; see `Audit.noise_by`."""
-        return read_noise(self.run.path / "tables" / _noise_file(column))
+        """The noise rate by a column that the audit was asked for; see `Audit.noise_by`.
+
+        Raises:
+            RunError: where a table of the audit is damaged, or there is none by the column.
+        """
+        folder = self.run.path / "tables"
+        if damaged := first_damaged(folder):
+            raise RunError(f"{folder / damaged} is damaged or missing. {REMEDY}")
+        path = folder / _noise_file(column)
+        if not path.exists():
+            raise RunError(f"The audit {self.run.name!r} has no noise rates by {column!r}.")
+        return read_noise(path)
 
     @property
     def check(self) -> BlindCheck:
