@@ -11,15 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.benchmarks import Benchmark, open_benchmark
-from plc_core.evaluation.judges.judgements import answer_checksums, recorded, score_generations
+from plc_core.evaluation.judges.judgements import (
+    Part,
+    answer_checksums,
+    beside,
+    pair_checksum,
+    score_generations,
+)
 from plc_core.evaluation.judges.named import Judge
 from plc_core.evaluation.policies import Decoding
 from plc_core.evaluation.win_rate import Incomplete
-from plc_core.files import RunError, read_json, read_table
+from plc_core.files import RunError, read_json
 from plc_core.progress import Progress
 from plc_core.runs import Run
-
-_ANSWER = ["prompt_id", "turn", "policy", "decoding"]  # what names an answer
 
 
 class EvaluationConfig(BaseModel):
@@ -67,10 +71,16 @@ def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
     path = run.path / "generations" / f"{bench.prompts.name}.parquet"
     if not is_newer(path, trained_checkpoint(run) / "trainer_state.json"):
         return False
-    frame = _undamaged(path)
-    if frame is None or not {"prompt_id", "turn", "conversation"} <= set(frame):
+    try:
+        table = run.read_table(path)
+    except RunError:  # damaged
         return False
-    return _has_record(path, bench, policies) and all(
+    if not {"prompt_id", "turn", "conversation"} <= set(table.column_names):
+        return False
+    if not _has_record(path, bench, policies):
+        return False
+    frame = table.select(["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+    return all(
         _covers(frame, bench, policy, label)
         for policy in policies
         for label in bench.labels.values()
@@ -82,15 +92,11 @@ def has_log_ratios(run: Run, bench: Bench, policies: Sequence[str] = ("trained",
     path = run.path / "generations" / f"{bench.prompts.name}-log-probs.parquet"
     if not is_newer(path, run.path / "generations" / f"{bench.prompts.name}.parquet"):
         return False
-    frame, label = _undamaged(path, _ANSWER), bench.labels["sampled"]
-    return frame is not None and all(_covers(frame, bench, policy, label) for policy in policies)
-
-
-def _undamaged(path: Path, columns: list[str] | None = None) -> pd.DataFrame | None:
     try:
-        return read_table(path, columns).to_pandas()
+        frame = run.read_table(path, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
     except RunError:
-        return None
+        return False
+    return all(_covers(frame, bench, policy, bench.labels["sampled"]) for policy in policies)
 
 
 def _covers(frame: pd.DataFrame, bench: Bench, policy: str, label: str) -> bool:
@@ -138,11 +144,17 @@ def is_judged(run: Run, benchmark: str, judge: Judge) -> bool:
     """Whether this judge's scores of just the run's answers are there."""
     path = run.path / "judgements" / f"{judge.name}-{benchmark}.parquet"
     answers = run.path / "generations" / f"{benchmark}.parquet"
-    if not _is_of(path, [run], benchmark) or recorded(path, judge.record) is None:
+    if not _is_of(path, [run], benchmark):
         return False
-    judged, own = _undamaged(path, _ANSWER), read_table(answers, _ANSWER).to_pandas()
+    keys = ["prompt_id", "turn", "policy", "decoding"]
+    try:
+        judged = run.read_table(path, keys) if _is_by(path, judge) else None
+    except RunError:  # damaged
+        return False
+    if judged is None:
+        return False
     # As values: text of one file may be typed as large text, and is the same text.
-    return judged is not None and judged.to_numpy().tolist() == own.to_numpy().tolist()
+    return judged.to_pylist() == run.read_table(answers, keys).to_pylist()
 
 
 def kept_verdicts(
@@ -152,17 +164,24 @@ def kept_verdicts(
     there.
     """
     path = run.path / "judgements" / f"{judge.name}-{benchmark}-against-{baseline.name}.parquet"
-    if not _is_of(path, [run, baseline], benchmark) or recorded(path, judge.record) is None:
+    part = Part("trained", decoding, "trained")
+    try:
+        if not _is_by(path, judge):
+            return None
+        verdicts = run.read_table(path).to_pandas()
+    except RunError:  # damaged, or not there
         return None
-    if (verdicts := _undamaged(path)) is None:
-        return None
-    answers = read_table(run.path / "generations" / f"{benchmark}.parquet", _ANSWER).to_pandas()
-    own, asked = (
-        frame[(frame["policy"] == "trained") & (frame["decoding"] == decoding)]
-        for frame in (verdicts, answers)
+    mine, theirs = beside(run, benchmark, baseline, part)
+    said = read_json(path.with_suffix(".json")).get("answers")
+    # An older version said which file they were from, or nothing.
+    of_these = (
+        said.get(str(part)) == pair_checksum(mine, theirs)
+        if isinstance(said, dict)
+        else _is_of(path, [run, baseline], benchmark)
     )
-    met = [sorted(zip(side["prompt_id"], side["turn"], strict=True)) for side in (own, asked)]
-    return own.reset_index(drop=True) if met[0] == met[1] else None
+    own = verdicts[verdicts[list(Part._fields)].eq(list(part)).all(axis=1)]
+    met = [sorted(zip(side["prompt_id"], side["turn"], strict=True)) for side in (own, mine)]
+    return own.reset_index(drop=True) if of_these and met[0] == met[1] else None
 
 
 def refuse_missing(what: str, runs: Sequence[str]) -> None:
@@ -182,3 +201,9 @@ def _is_of(path: Path, runs: Sequence[Run], benchmark: str) -> bool:
         return False
     # An older version did not say which.
     return all(is_newer(path, run.path / "generations" / f"{benchmark}.parquet") for run in runs)
+
+
+def _is_by(path: Path, judge: Judge) -> bool:
+    """Whether a file of judgements was made by this judge with its settings."""
+    said = read_json(path.with_suffix(".json"))
+    return all(said.get(k) == v for k, v in judge.record.items() if k != "usage")

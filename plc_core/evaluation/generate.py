@@ -14,7 +14,7 @@ from plc_core.data.dialogues import Turn
 from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
-from plc_core.files import RunError, make_folder, read_json, read_table, write_json, write_table
+from plc_core.files import RunError, make_folder, read_json, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
@@ -177,7 +177,7 @@ def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
     make_folder(path.parent)
     if path.exists():
         try:
-            old = read_table(path)
+            old = run.read_table(path)
         except RunError as error:
             raise RunError(
                 f"{error}. Delete it and evaluate again: the file is written anew from the "
