@@ -44,8 +44,8 @@ def answers_behind(
     if outcome != "all":
         rows = rows[rows["outcome"] == outcome].reset_index(drop=True)
     st.caption(
-        f"{len(rows):,} prompts; in all {counts.get('win', 0):,} won, {counts.get('tie', 0):,} "
-        f"level, {counts.get('loss', 0):,} lost. Select one to read both answers."
+        f"{counts.get('win', 0):,} won, {counts.get('tie', 0):,} level, "
+        f"{counts.get('loss', 0):,} lost. Select one to read both answers."
     )
     if rows.empty:
         return

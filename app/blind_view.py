@@ -28,6 +28,10 @@ KEY = "blind"
 FEWEST, MOST = 20, 200
 CHECKING, JUDGE, COUNT = "check", "judge", "blind"
 _PROBLEM = "blind_problem"
+HELP = (
+    "A blind check shows pairs drawn by suspicion, without label or number, sides shuffled. What "
+    "you find corrects the noise rate and says how far to believe p_flip."
+)
 _BUTTONS = (
     ("left", "Answer 1 is better", "1"),
     ("right", "Answer 2 is better", "2"),
@@ -63,7 +67,9 @@ def invitation(folder: AuditFolder) -> None:
     """The button that begins a check, or goes on with one; what was found so far."""
     shown = folder.check.shown()
     with st.container(horizontal=True, vertical_alignment="bottom", border=True):
-        who = st.text_input("Who judges", key=kept(JUDGE, "", TEXT), width=180)
+        who = st.text_input(
+            "Who judges", key=kept(JUDGE, "", TEXT), placeholder="your name", width=180, help=HELP
+        )
         done = len(_judged(folder.check, who.strip()))
         if len(folder.check.verdicts()):
             label = f"Go on with the blind check ({done} of {len(shown)})"

@@ -22,6 +22,11 @@ h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stMetricValue"] {font-size: 1.45rem}
 [data-testid="stMetricValue"] > div {white-space: normal}
 [data-testid="stVerticalBlock"] {gap: .7rem}
+[data-testid="stElementContainer"]:has(> * [data-testid="stPlotlyChart"]), .js-plotly-plot {
+  overflow: visible !important}
+.js-plotly-plot .modebar-container {top: -2.5rem !important}
+.st-key-tiles, .st-key-tiles > [data-testid="stHorizontalBlock"] {row-gap: .5rem !important}
+@media (hover: none) {[data-testid="stElementToolbar"] {display: none}}
 [data-plc-ahead] :is(.st-key-pair_charts, .st-key-beside) {opacity: .25; pointer-events: none}
 @media (max-width: 1000px) {
   .st-key-split > [data-testid="stLayoutWrapper"] > [data-testid="stHorizontalBlock"],

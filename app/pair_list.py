@@ -169,7 +169,7 @@ def pair_table(
             },
             "score_gap": st.column_config.NumberColumn("score gap", format="%.2f", width=75),
             "margin": st.column_config.NumberColumn(format="%.4g", width=80),
-            "prompt": st.column_config.TextColumn(width=185, pinned=True),
+            "prompt": st.column_config.TextColumn(width=138, pinned=True),
             "q": st.column_config.ImageColumn(
                 width=CELL[0], help="clean, flip and tie, left to right"
             ),

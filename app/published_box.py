@@ -27,7 +27,7 @@ def published_box(objectives: Collection[str]) -> None:
     of = cells[(cells["model"] == model) & (cells["dataset"] == dataset)]
     wide = of.pivot_table(index="method", columns="benchmark", values="win_rate", sort=False)
     own = {NAMES.get(objective, "") for objective in objectives}
-    wide.insert(0, "trained here", [method in own for method in wide.index])
+    wide.insert(0, "trained here", ["yes" if method in own else "" for method in wide.index])
     st.dataframe(
         wide.reset_index(),
         key="published",

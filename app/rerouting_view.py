@@ -185,6 +185,8 @@ def _curves(config: Mapping[str, Any], base: Base, own: Settings, settings: Sett
 def _sides(name: str, changed: pd.DataFrame, total: int) -> None:
     said = f"Pairs that change side: {changed['pairs'].sum():,} of {total:,}"
     heading(said, SIDES)
+    if changed.empty:
+        st.caption("Move a slider.")
     for row in changed.itertuples():
         said = f"{row.pairs:,} from {row[1]} to {row.to}, z {row.low:.2f} to {row.high:.2f}"
         st.page_link(

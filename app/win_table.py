@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+import streamlit as st
 from inspection.judged_answers import kl_by_run, nearest_dpo
 
-from plc_core.analysis.statistics import MeanInterval
+from plc_core.analysis.statistics import MeanInterval, format_p
 from plc_core.evaluation.results import is_matched
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.runs import Run
@@ -47,6 +48,30 @@ def win_words(cell: Mapping[Any, Any]) -> str:
         return "–"
     mark = " ▲" if cell["low"] > EVEN else " ▼" if cell["high"] < EVEN else ""
     return f"{cell['win_rate']:.1f} [{cell['low']:.1f}, {cell['high']:.1f}]{mark}"
+
+
+def counts(cells: pd.DataFrame) -> None:
+    """Wins, ties, losses and both tests of every method and decoding."""
+    # As text: a column of numbers writes 0.0000016.
+    p_values = {
+        name: cells[name].map(lambda p: format_p(p).removeprefix("p = "))
+        for name in ("p_sign", "p_wilcoxon")
+    }
+    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    st.dataframe(
+        cells.drop(columns=["benchmark", "note"]).assign(**p_values),
+        key="win_cells",
+        hide_index=True,
+        height="content",
+        column_config={
+            **{
+                name: number(label, format="%.1f")
+                for name, label in (("win_rate", "win %"), ("low", "low"), ("high", "high"))
+            },
+            "p_sign": text("p, sign"),
+            "p_wilcoxon": text("p, rank"),
+        },
+    )
 
 
 def kl_control_table(

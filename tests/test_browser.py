@@ -179,7 +179,7 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
         page.wait_for_timeout(1000)  # a table takes clicks some time after it is drawn
         box = table.bounding_box()
         assert box is not None
-        page.mouse.click(box["x"] + 33 + 185 + 30, box["y"] + ROW / 2)
+        page.mouse.click(box["x"] + 33 + 138 + 30, box["y"] + ROW / 2)
 
     # The head of the column that the list is sorted by: the other way round, and back.
     page.goto(f"{address}/pairs?run=newer&sort=z")

@@ -21,7 +21,12 @@ from notebooks.evidence.estimates import (
 from notebooks.evidence.published_claims import gap, training_time, within_sources
 from notebooks.evidence.report import EvidenceConfig, beside_the_paper, bill, by_rate, open_evidence
 from notebooks.evidence.result_files import COLUMNS, FILES
-from notebooks.evidence.variants import methods_table, variants_table
+from notebooks.evidence.variants import (
+    methods_table,
+    variant_dots,
+    variant_effects,
+    variants_table,
+)
 from notebooks.replication.results import Results
 from plc_core.batch import run_notebook
 from plc_core.files import RunError, project_path
@@ -82,7 +87,7 @@ def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
     report = (tmp_path / "runs" / "evidence" / "report.html").read_text()
     assert "87.5 [87.5, 87.5] (n=5)" in report
     assert "not run" in report
-    assert report.count("Plotly.newPlot(") == 3
+    assert report.count('class="plc-figure"') == 4
     for said in (
         "read of training pairs at their first visit",
         "preference-trained on UltraFeedback",
@@ -364,13 +369,25 @@ def test_a_variant_is_compared_with_what_it_varies(study):
              "group": "test", "value": value["value"] + gain}
         ))  # fmt: skip
     varied = Study("x", pd.concat(jobs), pd.concat(measures), study.rewards)
-    table = variants_table(varied).set_index("variant")
+    effects = variant_effects(varied)
+    table = variants_table(effects).set_index("variant")
     assert table.loc["near", "accuracy, points"] == "+1.0 [+1.0, +1.0] (n=5)"
     assert table.loc["near", "against"] == "plc-aggressive"
     assert table.loc["ln", "accuracy, points"] == "+0.0 [+0.0, +0.0] (n=5)"
     assert table.loc["ln", "against"] == "dpo"
     assert table.loc["ln", "KL, nats"] == "–"
-    assert not len(variants_table(study)) and not len(variants_table(Study("none")))
+    for none in (variant_effects(study), variant_effects(Study("none"))):
+        assert not len(variants_table(none))
+        assert not variant_dots(none).data
+    # The picture: the numbers of the table, the best change on top.
+    dots = variant_dots(effects)
+    assert dots.layout.yaxis.ticktext == ("ln", "near")
+    assert dict(zip(np.round(dots.data[0].y), np.round(dots.data[0].x, 6), strict=True)) == {
+        0: 0,
+        1: 1,
+    }
+    assert np.round(dots.data[0].error_x.array, 6).tolist() == [0, 0]
+    assert not len(dots.data[1].x)
 
 
 def test_a_variant_is_compared_with_plain_dpo_at_its_kl(study):
@@ -397,7 +414,7 @@ def test_a_variant_is_compared_with_plain_dpo_at_its_kl(study):
                 pd.DataFrame({"job": names, "measure": measure, "group": group, "value": value})
             )
     varied = Study("x", pd.concat(jobs), pd.concat(measures), study.rewards)
-    column = variants_table(varied).set_index("variant")[
+    column = variants_table(variant_effects(varied)).set_index("variant")[
         "accuracy over DPO's at the same KL, points"
     ]
     assert column["near"] == "+1.0 [+1.0, +1.0] (n=5)"

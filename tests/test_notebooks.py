@@ -81,7 +81,7 @@ def test_a_batch_leaves_run_notebook_and_report(executed):
     assert len(run.visits()) == 48
     assert len(run.table("judgements/gold-world.parquet")) == 4 * 8
     report = (run.path / "report.html").read_text()
-    assert report.count("Plotly.newPlot(") >= 4
+    assert report.count('class="plc-figure"') >= 4
     assert not re.search(r"<(script|link|img)[^>]+https?://", report)
     notebook = run.path / "notebook.ipynb"
     assert notebook.stat().st_size < 2_000_000
@@ -102,7 +102,7 @@ def test_the_report_of_pairs_says_what_became_of_every_row(tmp_path):
     report = (tmp_path / "pairs" / "report.html").read_text()
     assert "8 rows read: 6 pairs kept, 2 rows left out" in report
     assert "median_chosen" in report
-    assert report.count("Plotly.newPlot(") == 1
+    assert report.count('class="plc-figure"') == 1
     findings = open_run(tmp_path / "pairs").findings()
     assert sorted(findings["rule"]) == ["duplicate", "empty-answer"]
 

@@ -364,6 +364,6 @@ def test_the_notebook_leaves_a_report(tmp_path):
     run_notebook(ROOT / "notebooks" / "00_sft.ipynb",
                  TINY | {"name": "note", "runs_dir": str(tmp_path)})  # fmt: skip
     report = (tmp_path / "note" / "report.html").read_text()
-    assert report.count("Plotly.newPlot(") == 1
+    assert report.count('class="plc-figure"') == 1
     assert "96 rows read" in report
     assert "held-out loss after, nats a token" in report

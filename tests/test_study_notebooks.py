@@ -46,7 +46,7 @@ def test_a_study_writes_its_report(study_runs: Path) -> None:
     report = open_run(study_runs / name)
     text = (report.path / "report.html").read_text()
     assert "paper" in text
-    assert text.count("Plotly.newPlot(") >= 2
+    assert text.count('class="plc-figure"') >= 2
     assert list((report.path / "tables").glob("*.csv"))
     for runs in report.info["runs"].values():
         assert all(open_run(study_runs / run).is_trained for run in runs)

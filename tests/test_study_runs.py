@@ -246,10 +246,10 @@ def test_figures_show_every_method_once_in_the_legend(asked, tmp_path: Path) -> 
     radar = figures.win_rate_radar(rows, "noise_rate", {0.3: "much"})
     # DPO is no method at η = 0, where it is the baseline, and yet has its place in the legend.
     assert sorted(trace.name for trace in radar.data if trace.showlegend) == ["DPO", "PLC-DPO"]
-    assert [title.text for title in radar.layout.annotations] == ["0.0", "much"]
-    first = radar.data[0]
-    assert first.r[0] == first.r[-1]
-    assert set(first.theta) == {"world<br>greedy", "world<br>sampled"}
+    assert [title.text for title in radar.layout.annotations[:2]] == ["0.0", "much"]
+    first = next(trace for trace in radar.data if trace.name)
+    assert (first.x[0], first.y[0]) == (first.x[-1], first.y[-1])
+    assert {axis for axis, _ in first.customdata} == {"world<br>greedy", "world<br>sampled"}
 
 
 def test_the_worlds_prompts_are_those_that_the_recipe_asks_for(tmp_path: Path) -> None:

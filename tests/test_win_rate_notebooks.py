@@ -64,7 +64,7 @@ def test_a_report_holds_its_pictures_and_its_sentence(study_runs):
     """After 14, which ran in a kernel."""
     run = open_run(study_runs / IN_A_KERNEL)
     assert run.status["state"] == "done"
-    assert (run.path / "report.html").read_text().count("Plotly.newPlot(") >= 1
+    assert (run.path / "report.html").read_text().count('class="plc-figure"') >= 1
     notebook = json.loads((run.path / "notebook.ipynb").read_text())
     shown = json.dumps([cell.get("outputs") for cell in notebook["cells"]], ensure_ascii=False)
     assert re.search(r"\*\*[^*]+\d\.\d[^*]+\*\*", shown)  # the sentence, with its numbers

@@ -75,14 +75,14 @@ def run_curves(
     wanted = [name for name in names if any(_has(table, name) for table in drawn.values())]
     if not wanted:
         return empty("None of these was logged under these objectives.", 360)
-    across = 2 if len(wanted) == 4 else min(3, len(wanted))
+    across = min(2, len(wanted))
     rows = -(-len(wanted) // across)
     figure = make_subplots(
         rows=rows,
         cols=across,
         subplot_titles=[TITLES.get(name, name) for name in wanted],
         shared_xaxes="all",
-        vertical_spacing=0.16 if rows > 1 else 0.1,
+        vertical_spacing=0.24 / rows,
         horizontal_spacing=0.06,
     )
     order = sorted(drawn, key=lambda name: name != baseline)
@@ -128,8 +128,10 @@ def run_curves(
             shown = True
     figure.update_annotations(font_size=13)
     figure.update_xaxes(title_text="optimizer step", row=rows)
+    if across == 2:
+        figure.update_yaxes(side="right", col=2)  # on a phone they would lie on the left panel
     figure = finish(figure, 60 + 235 * rows, hovermode="closest")
-    return figure.update_layout(legend_y=1.0 + 0.16 / rows, margin_t=84 if len(drawn) > 1 else 36)
+    return figure.update_layout(legend_y=1.0 + 0.14 / rows, margin_t=64 if len(drawn) > 1 else 36)
 
 
 def win_rates(cells: pd.DataFrame) -> go.Figure:

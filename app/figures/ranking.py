@@ -60,7 +60,7 @@ def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
         y=base,
         line={"color": INK, "dash": "dot", "width": 1.2},
         annotation={"text": f"by chance {base:.1%}", "font": {"color": INK, "size": 11}},
-        annotation_position="bottom left",
+        annotation_position="bottom right",
     )
     figure.update_xaxes(title_text="first k of the ranking", type="log", dtick=1)
     figure.update_yaxes(title_text="share reversed", tickformat=".0%", rangemode="tozero")
@@ -93,7 +93,12 @@ def area_intervals(areas: pd.DataFrame) -> go.Figure:
             hovertemplate=f"{score}: %{{x:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}], "
             "n = %{customdata[2]:,} and %{customdata[3]:,}<extra></extra>",
         )
-    figure.add_vline(x=0.5, line={"color": INK, "dash": "dot", "width": 1.2})
+    figure.add_vline(
+        x=0.5,
+        line={"color": INK, "dash": "dot", "width": 1.2},
+        annotation={"text": "guessing", "font": {"color": INK, "size": 11}},
+        annotation_position="bottom left",
+    )
     figure.update_xaxes(title_text="AUROC")
     figure.update_yaxes(
         tickvals=list(rows.values()),

@@ -82,6 +82,7 @@ def over_training(
         step = edges[1] - edges[0]
         figure.update_yaxes(range=[seen[0] - step, seen[-1] + step], row=row, col=col)
     figure.update_xaxes(title_text="optimizer step", row=2)
+    figure.update_yaxes(side="right", col=2)  # on a phone they would lie on the left panel
     figure.update_annotations(font_size=13)
     return finish(figure, 430, margin_t=60).update_layout(legend_y=1.1)
 
@@ -103,8 +104,8 @@ def cumulative_mass(steps: pd.DataFrame, shadow: bool = False) -> go.Figure:
         rows=1,
         cols=2,
         subplot_titles=[
-            "share of all q so far",
-            "would-be correction, in pairs" if shadow else "correction so far, in pairs",
+            "share of all q",
+            "would-be corrections" if shadow else "corrected pairs",
         ],
         horizontal_spacing=0.09,
     )
@@ -134,7 +135,7 @@ def cumulative_mass(steps: pd.DataFrame, shadow: bool = False) -> go.Figure:
             col=2,
         )
     figure.update_yaxes(tickformat=".0%", range=[0, 1], col=1)
-    figure.update_yaxes(rangemode="tozero", col=2)
+    figure.update_yaxes(rangemode="tozero", side="right", col=2)
     figure.update_xaxes(title_text="optimizer step")
     figure.update_annotations(font_size=13)
     return finish(figure, 330, margin_t=60).update_layout(legend_y=1.1)
@@ -162,13 +163,13 @@ def correction_by_phase(phases: pd.DataFrame, shadow: bool = False) -> go.Figure
         textposition="outside",
         cliponaxis=False,
         customdata=phases[["visits", "share"]].to_numpy(),
-        hovertemplate="%{x}: mean w %{y:.3f} over %{customdata[0]:,.0f} visits, "
+        hovertemplate="%{x} %: mean w %{y:.3f} over %{customdata[0]:,.0f} visits, "
         "%{customdata[1]:.1%} of all correction<extra></extra>",
     )
     figure.update_yaxes(
         title_text="mean weight w, not applied" if shadow else "mean weight w", rangemode="tozero"
     )
-    figure.update_xaxes(title_text="part of training")
+    figure.update_xaxes(title_text="part of training, %", tickangle=0)
     return finish(figure, 330, margin_t=36, bargap=0.35, showlegend=False)
 
 
@@ -187,7 +188,7 @@ def phases_of(steps: pd.DataFrame, total: int | None = None, parts: int = 5) -> 
     whole = sums["weight"].sum()
     return pd.DataFrame(
         {
-            "phase": [f"{100 * i // parts}–{100 * (i + 1) // parts} %" for i in range(parts)],
+            "phase": [f"{100 * i // parts}–{100 * (i + 1) // parts}" for i in range(parts)],
             "visits": sums["visits"].to_numpy(),
             "mean_weight": (sums["weight"] / sums["routed"].where(sums["routed"] > 0)).to_numpy(),
             "share": (sums["weight"] / whole if whole else sums["weight"] * np.nan).to_numpy(),

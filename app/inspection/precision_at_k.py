@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from plc_core.analysis.statistics import wilson
+
+SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 def precision_at(scores: Iterable[float], positive: Iterable[bool], most: int = 24) -> pd.DataFrame:
@@ -31,26 +34,26 @@ def precision_at(scores: Iterable[float], positive: Iterable[bool], most: int = 
     if not n:
         names = ["k", "hits", "precision", "low", "high", "recall", "base_rate"]
         return pd.DataFrame(columns=names)
-    order = np.argsort(-values)  # whatever the order of equal ones: they share their positives
-    ranked = values[order]
-    group = np.cumsum(np.r_[False, ranked[1:] != ranked[:-1]])
-    sizes = np.bincount(group)
-    in_group = np.bincount(group, marked[order].astype(np.float64))
-    expected = np.cumsum((in_group / sizes)[group])
+    falling = -values
+    order = np.argsort(falling)  # whatever the order of equal ones: they share their positives
+    falling = falling[order]
+    found = np.concatenate([[0], np.cumsum(marked[order])])
     first = min(10, n)
     places = np.unique(np.geomspace(first, n, most).round().astype(int))
     rows = []
     for k in places.tolist():
-        hits = float(expected[k - 1])
+        # Of the items whose score the k-th one has, the share that is among the first k.
+        start, end = (int(np.searchsorted(falling, falling[k - 1], side)) for side in SIDES)
+        hits = found[start] + (k - start) * (found[end] - found[start]) / (end - start)
         low, high = wilson(round(hits), k)
         rows.append(
             {
                 "k": k,
-                "hits": hits,
-                "precision": hits / k,
+                "hits": float(hits),
+                "precision": float(hits / k),
                 "low": low,
                 "high": high,
-                "recall": hits / total if total else math.nan,
+                "recall": float(hits / total) if total else math.nan,
                 "base_rate": total / n,
             }
         )

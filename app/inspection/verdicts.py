@@ -188,7 +188,7 @@ def tie_areas(visits: pd.DataFrame, pairs: pd.DataFrame, share: float = 0.2) -> 
     rows = []
     for name, group in others.items():
         both = tie | group
-        for score, values in (("q_tie", table["q_tie"]), ("−|m|", -table["margin"].abs())):
+        for score, values in (("q_tie", table["q_tie"]), ("−|margin|", -table["margin"].abs())):
             area = auroc(values[both], tie[both])
             rows.append(
                 {"ties": ties, "others": name, "score": score, "auroc": area.value}
@@ -205,7 +205,7 @@ def gap_areas(gaps: audit.TieSelectivity) -> pd.DataFrame:
     tests = pd.concat([gaps.tests, gaps.lengths])
     # Ties have the smaller margin and the smaller difference: the other way round.
     turned = tests["measure"] != "q_tie"
-    names = {"q_tie": "q_tie", "abs_margin": "−|m|", "length_difference": "like lengths"}
+    names = {"q_tie": "q_tie", "abs_margin": "−|margin|", "length_difference": "similar lengths"}
     return pd.DataFrame(
         {
             "ties": f"smallest {gaps.share:.0%} of score gaps",
@@ -235,7 +235,7 @@ def _ties(
     gap = keys["score_chosen"].astype("float64") - keys["score_rejected"].astype("float64")
     if not gap.notna().any():
         return "", flipped & False, {}
-    keys["source"] = keys["source"].fillna("unknown")
+    keys["source"] = keys["source"].astype("object").fillna("unknown")
     part = slices_of(keys, share).table["slice"]
     others = _by_marker(part == "high", flipped, "large gaps")
     return f"smallest {share:.0%} of score gaps", part == "low", others

@@ -68,6 +68,7 @@ DOSE_OF = (
     "beta",
     "recipe",
     "flips",
+    "tie_rate",
     "annotator",
 )
 ANNOTATOR = "what a simulated annotator gets wrong"
@@ -151,15 +152,15 @@ def _one_run(found: Digest) -> None:
     made = _made(str(found.folder), found)
     if made is None:
         st.info(
-            "The pairs of this run carry no marker of injected flips and no known true state, so "
-            "nothing can be compared with the truth."
+            "No label of this run is known to be reversed, so there is nothing to find. The page "
+            "Label audit needs no known labels."
         )
         return
     routing, ranking, calibration, parts, precision, by_state = made
     truth = BY_STATE if by_state else BY_MARKER
     guides = truth.guides()
     said = _definitions(truth, precision["q_flip"], calibration)
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium", key="tiles"):
         for row in ranking.to_dict("records"):
             label = f"{SCORES.get(row['score'], row['score'])}: flip AUROC".replace("_", r"\_")
             bounds = (row["auroc"], row["low"], row["high"])
@@ -208,6 +209,8 @@ def _made(folder: str, _found: Digest) -> Made | None:
     joined = audit.join_last_visits(visits, pairs)
     group = groups(joined)
     names = group_names(pairs)
+    if not all((group == name).any() for name in names[:2]):
+        return None
     parts = {n: joined.loc[group == n, "q_flip"].to_numpy(float) for n in names}
     ranked = joined[group.isin(names[:2])]
     positive = groups(ranked) == names[1]
@@ -269,13 +272,13 @@ def _dose(root: Path, name: str) -> None:
             method = f"{method}: {kind or 'none'}"
         opened.setdefault(method, {}).setdefault(rate, []).append(run)
     table = _pooled(tuple(picked), visits, opened)
-    reversed_ = f"Reversed in these runs: {'; '.join(kinds) or 'nothing'}."
+    reversed_ = f"Reversed: {'; '.join(kinds) or 'nothing'}."
     if len({rate for _, _, rate, _ in found_runs}) > 1:
         figure = figures.dose_response(table, published_hard_pairs())
         guide = replace(DOSE, shows=f"{DOSE.shows} {reversed_}")
         chart("Routing against the share of reversed labels", figure, guide, key="dose_response")
     else:
-        st.caption(f"{reversed_} For a curve choose runs of other flip rates.")
+        st.caption(f"{reversed_} Add runs of other flip rates for a curve.")
     st.dataframe(
         hard_pairs_shown(table).reset_index(), key="hard_pairs", hide_index=True, height="content"
     )

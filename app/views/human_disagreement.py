@@ -23,6 +23,7 @@ from plc_core.analysis.routing.human_disagreement import (
     agreement_shown,
     other_measures_shown,
 )
+from plc_core.analysis.statistics import read_aloud
 from plc_core.data.votes import VOTE_GROUPS
 from plc_core.runs import Run
 
@@ -54,15 +55,15 @@ def page() -> None:
         scores = _scores(run, found)
         if scores is None:
             st.info(
-                "No pair of this run has votes of two people or more, and no probe with votes was "
-                "scored. Votes are read from a field `votes` of the data (chosen, rejected or tie "
-                "for each person), as of MultiPref; `notebooks/07_multipref.ipynb` scores such "
-                "pairs by a clean policy."
+                "No pair of this run has votes of two people or more. Votes are read from a field "
+                "`votes` of the data: chosen, rejected or tie for each person. "
+                "`notebooks/07_multipref.ipynb` scores those of MultiPref."
             )
             return
         result = _agreement(scores)
         label = plain(run.name)
-        st.text(agreement_sentence(result, run.name))
+        trend = read_aloud(result.trends["q_tie"], "q_tie")
+        st.markdown(plain(trend), help=plain(agreement_sentence(result, run.name)))
         left, right = st.columns(2)
         with left:
             rows = result.groups[result.groups["measure"] == "q_tie"]
@@ -75,10 +76,10 @@ def page() -> None:
                 for group in VOTE_GROUPS
             }
             chart("q_tie in each group", distributions(parts, "q_tie"), SPREAD, "vote_spread")
-        st.markdown(f"**Groups of {label}, with the paper's**")
+        st.markdown(f"**{label} and the paper**")
         found_here = {(run.name, ""): result}
         _table(agreement_shown(found_here), "agreement")
-        st.markdown("**Other measures, and their trend over the groups** (Jonckheere–Terpstra)")
+        st.markdown("**Other measures**", help="Trend over the groups: Jonckheere–Terpstra.")
         _table(other_measures_shown(found_here), "other_measures")
 
 

@@ -16,7 +16,7 @@ from blind_view import (
     is_checking,
     outcome,
 )
-from elements import draw, heading, page_title
+from elements import Guide, draw, heading, page_title
 from figures.label_audit import p_flip_histogram
 from marking import CSS, plain
 from reading import runs_root, shown_errors
@@ -29,6 +29,14 @@ from plc_core.label_audit.posterior import NoiseRate
 STYLE = f"""<style>{CSS}{READER_CSS}
 .plc-reason {{margin: .35rem 0 .5rem; padding: .1rem 0 .1rem .6rem; border-left: 3px solid #D55E00}}
 </style>"""
+
+
+EVIDENCE = Guide(
+    "What each kind of evidence says of a label, out of fold: nats over chance, of .693 at most, "
+    "and the weight that it has in p_flip.",
+    "One or more kinds above 0.02.",
+    "Which labels are wrong where no evidence is above chance.",
+)
 
 
 def page() -> None:
@@ -69,7 +77,7 @@ def _summary(folder: AuditFolder) -> None:
     with found, st.container(border=True, height="stretch"):
         noise = NoiseRate(**folder.said["noise"])
         more = f"{(p_flip > 0.5).sum():,} of {len(p_flip):,}"
-        with st.container(horizontal=True, gap="medium"):
+        with st.container(horizontal=True, gap="medium", key="tiles"):
             st.metric("Reversed labels, 95 % interval", rate(*noise[:3]), width="content")
             st.metric("More likely reversed than not", more, width="content")
         st.text(str(folder.said["sentences"][0 if noise.rate is None else 2]))
@@ -82,8 +90,11 @@ def _summary(folder: AuditFolder) -> None:
             rates = zip(table["rate"], table["low"], table["high"], strict=True)
             shown = table[["group", "pairs"]].assign(reversed=[rate(*row) for row in rates])
             _small(shown, f"noise_by_{column}")
-        heading("Evidence")
-        _small(evidence, "evidence")
+        heading("Evidence", EVIDENCE)
+        _small(evidence.drop(columns="note", errors="ignore"), "evidence")
+        if "note" in evidence:
+            for row in evidence[evidence["note"].notna()].itertuples():
+                st.caption(plain(f"{row.evidence}: {row.note}"))
 
 
 def _small(table: pd.DataFrame, key: str) -> None:

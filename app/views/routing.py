@@ -164,9 +164,11 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
     helps["visits"] = f"Up to step {found.last_step:,}"
     if noise is not None:
         helps["reversed labels, estimate"] = noise_sentence(noise)
-    columns = st.columns([1.25, *[1] * (len(cells) - 1)])
-    for column, (label, value) in zip(columns, cells.items(), strict=True):
-        column.metric(label.replace("_", r"\_"), value, help=helps.get(label))
+    tiles = st.container(
+        horizontal=True, gap="medium", horizontal_alignment="distribute", key="tiles"
+    )
+    for label, value in cells.items():
+        tiles.metric(label.replace("_", r"\_"), value, help=helps.get(label), width="content")
 
 
 def shadow_note(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,6 +28,14 @@ SIDES = {
     "greater": "A is larger",
     "less": "A is smaller",
 }
+_LAST = re.compile(r", p [=<].*\)\.$")
+"""What the table below a sentence says too: p and n."""
+
+STATES = {
+    "true state clean": "clean pairs",
+    "true state flip": "reversed pairs",
+    "true state tie": "true ties",
+}
 SPREAD = Guide(
     "How the first of the measures is spread in both groups; each adds up to 100 %.",
     "There is no healthy shape: the question is yours.",
@@ -36,7 +45,7 @@ SPREAD = Guide(
 
 def page() -> None:
     """Draw the page."""
-    chosen = head("Tests", "Is this measure larger in one group of pairs than in another?")
+    chosen = head("Tests", "Is a measure larger in one group of pairs than in another?")
     if chosen is None:
         return
     root, name = chosen
@@ -83,8 +92,8 @@ def _compare(found: Digest, saved: Mapping[str, Filter]) -> None:
     if result.note:
         st.warning(result.note)
     for row in result.rows:
-        said = read_aloud(row.test, label(row.measure), a, b, adjusted=row.adjusted)
-        st.markdown(f"- {plain(said)}")
+        said = read_aloud(row.test, label(row.measure), _pairs(a), _pairs(b), adjusted=row.adjusted)
+        st.markdown(f"- {plain(_LAST.sub(').', said))}")
     st.dataframe(_shown(result), key="bench", hide_index=True, height="content")
     table = result.table()
     st.download_button("CSV", csv_text(table), "tests.csv", key="bench_csv", on_click="ignore")
@@ -129,8 +138,13 @@ def _shown(result: Bench) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _pairs(group: str) -> str:
+    """A group of a true state in words that fit into a sentence; another one by its name."""
+    return STATES.get(group, group)
+
+
 def _correlate(found: Digest) -> None:
-    st.subheader("Do two measures go together?", anchor=False)
+    st.subheader("Correlation", anchor=False)
     numbers = [n for n in NUMBERS if n in found.columns]
     left, right = st.columns(2)
     likely = [n for n in ("q_tie", "score_gap", "z", "margin") if n in numbers]

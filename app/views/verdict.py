@@ -43,28 +43,31 @@ SAME = ("data", "num_pairs", "seed", "model", "flip_rate", "flips", "tie_rate", 
 """Parameters that a KL control shares: it starts from the same model and pairs."""
 
 STYLE = """<style>
-.v-said {font-weight: 600; font-size: 1.05rem}
+.v-said {font-weight: 600; font-size: 1.3rem; line-height: 1.2}
 .v-said::before {content: ""; display: inline-block; width: .75rem; height: .75rem;
   margin-right: .45rem; border-radius: 50%; border: 2px solid; vertical-align: -.05rem}
 .v-said.yes::before {background: currentColor}
 .v-said.unknown {font-weight: 400; opacity: .8}
 .v-said.unknown::before {border-style: dotted}
-.v-gauge {position: relative; height: 2.5rem; margin: .1rem .6rem}
+.v-gauge {position: relative; height: 2.3rem; margin: .3rem .6rem 0}
 .v-gauge > * {position: absolute}
 .v-line {left: 0; right: 0; top: .75rem; border-top: 1px solid; opacity: .3}
+.v-yes {top: .1rem; height: 1.3rem; background: currentColor; opacity: .09}
 .v-bound {top: .1rem; height: 1.3rem; border-left: 2px dashed; opacity: .55}
 .v-range {top: .6rem; height: .3rem; border-radius: .2rem; background: currentColor; opacity: .55}
 .v-dot {top: .4rem; width: .7rem; height: .7rem; margin-left: -.35rem; border-radius: 50%;
   background: currentColor}
 .v-gauge small {top: 1.4rem; transform: translateX(-50%); opacity: .7; white-space: nowrap}
-.v-number {font-size: 1.25rem; font-weight: 600; font-variant-numeric: tabular-nums}
+.v-gauge .v-side {transform: none; font-weight: 600}
+.v-number {margin-right: .6rem; font-size: 1.25rem; font-weight: 600;
+  font-variant-numeric: tabular-nums}
 .v-of {opacity: .75; font-size: .85rem; overflow-wrap: anywhere}
 </style>"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer, where its evidence is, and how its number is drawn and written."""
+    """A question, where its evidence is, and how its number and bound are drawn and written."""
 
     text: str
     page: str
@@ -72,6 +75,7 @@ class Question:
     ends: tuple[float, float]
     percent: bool = False
     sign: str = ""
+    bound: str = ""
     words: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,6 +87,7 @@ QUESTIONS = (
         "tenth, ties one half; greedy and sampled answers weigh alike. One training seed.",
         (0.3, 0.7),
         percent=True,
+        bound=": even",
     ),
     Question(
         "q_flip better than margin and length?",
@@ -91,6 +96,7 @@ QUESTIONS = (
         "the margin alone, or the answers' lengths. DeLong's interval for correlated areas.",
         (-0.1, 0.1),
         sign="+",
+        bound=": no better",
     ),
     Question(
         "Is q a probability?",
@@ -106,6 +112,7 @@ QUESTIONS = (
         "AUROC of q_tie for ties, against clean and against reversed pairs; the weaker is shown. "
         "0.5 is guessing.",
         (0.2, 0.8),
+        bound=": guessing",
     ),
     Question(
         "How noisy are the data?",
@@ -160,37 +167,53 @@ def _show(
         left.markdown(f"**{question.text}**".replace("_", r"\_"), help=question.help)
         said = question.words.get(found.said, found.said)
         left.html(f'<span class="v-said {found.said}">{said}</span>')
-        middle.html(_gauge(question, found) + f'<div class="v-of">{literal(found.of)}</div>')
+        middle.html(_number(question, found) + _gauge(question, found))
         right.page_link(question.page, label="Evidence", query_params={"run": name},
                         icon=":material/arrow_forward:")  # fmt: skip
 
 
-def _gauge(question: Question, found: Answer) -> str:
-    """The interval on a line, and the bound that it is held against."""
-    if found.said == "unknown" and found.low != found.low:
-        return ""
-    low, high = question.ends
-    low, high = min(low, found.low), max(high, found.high)
-
-    def at(value: float) -> str:
-        return f"{100 * (value - low) / (high - low):.1f}%"
+def _number(question: Question, found: Answer) -> str:
+    """The interval in figures, and what it is of; why there is none, where there is none."""
+    said = f'<span class="v-of">{literal(found.of)}</span>'
+    if not _is_drawn(found):
+        return said
 
     def words(value: float) -> str:
         scale, digits = (100, 1) if question.percent else (1, 3)
         return f"{scale * value:{question.sign}.{digits}f}".replace("-", "−")
 
     unit = " %" if question.percent else ""
-    width = f"{100 * (found.high - found.low) / (high - low):.1f}%"
-    bound = f"{100 * found.bound:.0f} %" if question.percent else f"{found.bound:g}"
+    interval = f"{words(found.value)}{unit} [{words(found.low)}, {words(found.high)}]"
+    return f'<span class="v-number">{interval}</span>{said}'
+
+
+def _gauge(question: Question, found: Answer) -> str:
+    """The interval on a line, the bound that it is held against, and on which side a yes lies."""
+    if not _is_drawn(found):
+        return ""
+    low, high = question.ends
+    low, high = min(low, found.low), max(high, found.high)
+
+    def at(value: float) -> float:
+        return 100 * (value - low) / (high - low)
+
+    bound, width = at(found.bound), at(found.high) - at(found.low)
+    said = f"{100 * found.bound:.0f} %" if question.percent else f"{found.bound:g}"
+    left, right = (bound, 0.0) if found.above else (0.0, 100 - bound)
+    side = "right:0" if found.above else "left:0"
     return (
-        f'<span class="v-number">{words(found.value)}{unit} '
-        f"[{words(found.low)}, {words(found.high)}]</span>"
         '<div class="v-gauge"><i class="v-line"></i>'
-        f'<i class="v-bound" style="left:{at(found.bound)}"></i>'
-        f'<small style="left:{at(found.bound)}">{bound}</small>'
-        f'<i class="v-range" style="left:{at(found.low)};width:{width}"></i>'
-        f'<i class="v-dot" style="left:{at(found.value)}"></i></div>'
+        f'<i class="v-yes" style="left:{left:.1f}%;right:{right:.1f}%"></i>'
+        f'<small class="v-side" style="{side}">yes</small>'
+        f'<i class="v-bound" style="left:{bound:.1f}%"></i>'
+        f'<small style="left:{bound:.1f}%">{said}{question.bound}</small>'
+        f'<i class="v-range" style="left:{at(found.low):.1f}%;width:{width:.1f}%"></i>'
+        f'<i class="v-dot" style="left:{at(found.value):.1f}%"></i></div>'
     )
+
+
+def _is_drawn(found: Answer) -> bool:
+    return found.low == found.low
 
 
 @st.cache_data(max_entries=16, show_spinner="Measuring …")

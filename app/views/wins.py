@@ -24,10 +24,9 @@ from reading import config_of, open_below, shown_errors
 from selection import chosen_runs, head
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept, value_of
-from win_table import LEGEND, in_words, kl_control_table, win_words, with_baseline
+from win_table import LEGEND, counts, in_words, kl_control_table, win_words, with_baseline
 
 from plc_core.analysis.paper import BENCHMARK_SIZES
-from plc_core.analysis.statistics import format_p
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
@@ -41,6 +40,11 @@ WIN = Guide(
 )
 
 
+TABLE = Guide(
+    "The chart's numbers, 95 % intervals over prompts.",
+    LEGEND,
+    "What other seeds would give: each run is one.",
+)
 KL_CONTROL = Guide(
     "Win rates against the chosen plain DPO run whose KL to the reference (nats a response, "
     "sampled) is within a tenth of PLC-DPO's.",
@@ -152,10 +156,10 @@ def _like(root: Path, of: str, having: list[str]) -> list[str]:
 
 def _said_of(prompts: PromptSet, key: str, opened: Mapping[str, Run], others: int) -> None:
     """Over which prompts the numbers are, and whether the runs were trained on one data set."""
-    said = f"Every number is over the same {prompts.prompts:,} prompts (set {key})."
+    said = f"{prompts.prompts:,} prompts (set {key})."
     if others:
         are = "1 run that answered others is" if others == 1 else f"{others} runs that did not are"
-        said += f" {are} left out; choose another set to see them."
+        said += f" {are} left out: choose another set."
     st.caption(said)
     data: dict[str, list[str]] = {}
     for name, run in opened.items():
@@ -211,40 +215,16 @@ def _scores(
         figure = win_rates(with_baseline(cells, baseline))
         chart(f"Against {plain(baseline)}", figure, WIN, key="win_rates")
     with right, st.container(border=True, height="stretch"):
-        st.markdown(f"**Win rate against {plain(baseline)}, %**")
+        heading(f"Win rate against {plain(baseline)}, %", TABLE)
         shown = in_words(cells, baseline)
         st.dataframe(shown, key="win_table", hide_index=True, height="content")
-        st.caption(LEGEND)
         for note in made.notes:
             st.text(note)
-        # As text: a column of numbers writes 0.0000016.
-        p_values = {
-            name: cells[name].map(lambda p: format_p(p).removeprefix("p = "))
-            for name in ("p_sign", "p_wilcoxon")
-        }
-        st.dataframe(
-            cells.drop(columns=["benchmark", "note"]).assign(**p_values),
-            key="win_cells",
-            hide_index=True,
-            height="content",
-            column_config={
-                **{
-                    name: st.column_config.NumberColumn(label, format="%.1f", width=50)
-                    for name, label in (("win_rate", "win %"), ("low", "low"), ("high", "high"))
-                },
-                **{
-                    name: st.column_config.TextColumn(label, width=72)
-                    for name, label in (("p_sign", "p, sign"), ("p_wilcoxon", "p, rank"))
-                },
-                **dict.fromkeys(
-                    ("n", "wins", "ties", "losses"), st.column_config.NumberColumn(width=48)
-                ),
-                "decoding": st.column_config.TextColumn(width=68),
-            },
-        )
+        _controls(opened, table, name)
+    with st.expander("Counts and tests"):
+        counts(cells)
         text = csv_text(made.cells)
         st.download_button("CSV", text, "win-rates.csv", key="wins_csv", on_click="ignore")
-    _controls(opened, table, name)
     against = [m for m in methods if m != baseline]
     against.sort(key=lambda method: method != of)
     answers_behind(opened, table, name, baseline, against)
@@ -260,11 +240,8 @@ def _controls(opened: Mapping[str, Run], table: pd.DataFrame, name: str) -> None
         return
     if controls.empty:
         return
-    with st.container(border=True):
-        heading("PLC-DPO against its KL control, %", KL_CONTROL)
-        st.dataframe(
-            controls, key="kl_controls", hide_index=True, height="content", placeholder="–"
-        )
+    heading("PLC-DPO against its KL control, %", KL_CONTROL)
+    st.dataframe(controls, key="kl_controls", hide_index=True, height="content", placeholder="–")
 
 
 def _verdicts(opened: Mapping[str, Run], name: str) -> None:

@@ -10,15 +10,16 @@ from plotly.subplots import make_subplots
 
 from notebooks.evidence.claims import CLAIMS, Claim
 from notebooks.evidence.estimates import FEWEST, METHOD, Estimate, Study, over_seeds
-from plc_core.analysis.figures.style import INK, STATE_COLOURS, empty, finish, whiskers
+from plc_core.analysis.figures.style import INK, empty, finish, whiskers
 
-SYMBOLS = {
-    "yes": "circle",
-    "no": "x",
-    "unknown": "circle-open-dot",
-    "by construction": "square-open",
+LOOKS = {
+    "yes": ("circle", "#332288"),
+    "no": ("x", "#882255"),
+    "unknown": ("circle-open-dot", INK),
+    "by construction": ("square-open", INK),
 }
-"""Of the verdict on an effect; a full circle where the claim holds."""
+"""Symbol and colour of the verdict on an effect: of Tol's colour-blind safe ones two that no state
+and no run has."""
 
 
 def effect(claim: Claim, found: Estimate) -> str:
@@ -86,6 +87,7 @@ def forest(table: pd.DataFrame) -> go.Figure:
     for row, unit in enumerate(units, start=1):
         own = table[table["unit"] == unit]
         for said, part in own.groupby("effect", sort=False):
+            symbol, colour = LOOKS[str(said)]
             figure.add_scatter(
                 x=part["value"],
                 y=part["claim"],
@@ -93,8 +95,8 @@ def forest(table: pd.DataFrame) -> go.Figure:
                 legendgroup=str(said),
                 showlegend=said not in shown,
                 mode="markers",
-                marker={"symbol": SYMBOLS[str(said)], "size": 11, "color": INK},
-                error_x=whiskers(part["value"], part["low"], part["high"], INK),
+                marker={"symbol": symbol, "size": 11, "color": colour},
+                error_x=whiskers(part["value"], part["low"], part["high"], colour),
                 customdata=part[["low", "high"]].to_numpy(),
                 hovertemplate="%{y}: %{x:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
                 "<extra></extra>",
@@ -109,7 +111,7 @@ def forest(table: pd.DataFrame) -> go.Figure:
             legendgroup="paper",
             showlegend=row == 1,
             mode="markers",
-            marker={"symbol": "diamond", "size": 10, "color": STATE_COLOURS["flip"]},
+            marker={"symbol": "diamond-open", "size": 10, "color": INK, "line": {"width": 2}},
             hovertemplate="the paper: %{x:.3f}<extra></extra>",
             row=row,
             col=1,

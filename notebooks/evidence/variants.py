@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from notebooks.evidence.claims import shown
 from notebooks.evidence.estimates import (
@@ -15,6 +17,7 @@ from notebooks.evidence.estimates import (
     difference,
     over_seeds,
 )
+from plc_core.analysis.figures.style import INK, empty, finish, whiskers
 
 _MEASURES = {
     # column: measure, group, scale, digits
@@ -29,15 +32,15 @@ _MEASURES = {
 _AT_KL = "accuracy over DPO's at the same KL, points"
 
 
-def variants_table(study: Study) -> pd.DataFrame:
-    """One row a variant and share of reversed labels; each number minus that of its base.
+def variant_effects(study: Study) -> pd.DataFrame:
+    """What each variant does: one row a variant and share of reversed labels, minus its base.
 
     The base is the run of the slice main with the same seed: of PLC-DPO's aggressive recipe for
     its variants, of DPO for others; where the mixture is the change, it saw other pairs. On fresh
     pairs the base is PLC-DPO's run there, and of that DPO's, which has none. Last, accuracy over
     that of plain DPO on the same pairs with another learning rate, at which it has the variant's
-    KL: of the seeds where there is one. Columns: against, and the differences with 95 % intervals
-    over seeds, as text; "–" where a variant has no such number.
+    KL: of the seeds where there is one. Columns: variant, reversed (a share), against, and the
+    differences as `Estimate`, in the units of the variants table; None where there is no number.
     """
     rows = []
     jobs = study.jobs[study.jobs["slice"] == "variants"] if study.is_run else pd.DataFrame()
@@ -49,23 +52,99 @@ def variants_table(study: Study) -> pd.DataFrame:
             base, part = FRESH if variant != FRESH else f"{BASELINE}-{FRESH}", "variants"
         if variant == f"{BASELINE}-{FRESH}":
             continue
-        row = {"variant": variant, "reversed": f"{rate:.0%}", "against": base}
-        for column, (measure, group, scale, digits) in _MEASURES.items():
+        row: dict[str, object] = {"variant": variant, "reversed": rate, "against": base}
+        for column, (measure, group, _, _) in _MEASURES.items():
             sides = (
                 at(study.values(measure, group, variant, "variants"), (rate,)),
                 at(study.values(measure, group, base, part), (rate,)),
             )
-            row[column] = _text(difference(*sides), scale, digits)
+            row[column] = over_seeds(difference(*sides))
         above = above_frontier(study, "accuracy", "test", "learning_rate", variant, "variants")
         same_pairs = (members["mixture"] == "all").all()
-        row[_AT_KL] = _text(at(above, (rate,)), 100, 1) if same_pairs else "–"
+        row[_AT_KL] = over_seeds(at(above, (rate,))) if same_pairs else None
         rows.append(row)
-    return pd.DataFrame(rows, columns=["variant", "reversed", "against", *_MEASURES, _AT_KL])
+    names = ["variant", "reversed", "against", *_MEASURES, _AT_KL]
+    return pd.DataFrame(rows, columns=names, dtype="object")
 
 
-def _text(values: pd.DataFrame, scale: float, digits: int) -> str:
-    found = over_seeds(values)
-    return "–" if found is None else shown(found, digits, scale, signed=True)
+def variants_table(effects: pd.DataFrame) -> pd.DataFrame:
+    """`variant_effects` as text, each number with its 95 % interval over seeds."""
+    table = effects.assign(reversed=[f"{rate:.0%}" for rate in effects["reversed"]])
+    forms = {name: form[2:] for name, form in _MEASURES.items()} | {_AT_KL: (100, 1)}
+    for column, (scale, digits) in forms.items():
+        table[column] = [
+            "–" if found is None else shown(found, digits, scale, signed=True)
+            for found in effects[column]
+        ]
+    return table
+
+
+_BESIDE = {
+    # column: its name in the legend, symbol, place within the row
+    "accuracy, points": ("over the run without the change", "circle", -0.16),
+    _AT_KL: ("over plain DPO at the same KL", "diamond-open", 0.16),
+}
+
+
+def variant_dots(effects: pd.DataFrame) -> go.Figure:
+    """Held-out accuracy that each change adds, a row a variant and a panel a share reversed.
+
+    `effects` is the table of `variant_effects`. Dotted: no change.
+    """
+    if effects.empty:
+        return empty("No variant has been run yet.", 200)
+    rates = sorted(effects["reversed"].unique())
+    names = sorted(effects["variant"].unique(), key=lambda name: _accuracy(effects, name))
+    figure = make_subplots(
+        rows=1,
+        cols=len(rates),
+        shared_yaxes=True,
+        horizontal_spacing=0.04,
+        subplot_titles=[f"{rate:.0%} of the labels reversed" for rate in rates],
+    )
+    for col, rate in enumerate(rates, start=1):
+        own = effects[effects["reversed"] == rate]
+        for column, (said, symbol, beside) in _BESIDE.items():
+            known = own[[found is not None for found in own[column]]]
+            values = pd.DataFrame(
+                [(100 * e.value, 100 * e.low, 100 * e.high, e.n) for e in known[column]],
+                columns=["value", "low", "high", "n"],
+                index=known.index,
+            )
+            figure.add_scatter(
+                x=values["value"],
+                y=[names.index(name) + beside for name in known["variant"]],
+                name=said,
+                legendgroup=said,
+                showlegend=col == 1,
+                mode="markers",
+                marker={"color": INK, "size": 8, "symbol": symbol},
+                error_x=whiskers(values["value"], values["low"], values["high"], INK)
+                | {"thickness": 1.4, "width": 3},
+                customdata=[
+                    (name, *row)
+                    for name, row in zip(
+                        known["variant"], values[["low", "high", "n"]].to_numpy(), strict=True
+                    )
+                ],
+                hovertemplate=f"%{{customdata[0]}}, {said}: %{{x:+.1f}} [%{{customdata[1]:+.1f}}, "
+                "%{customdata[2]:+.1f}] points, n = %{customdata[3]:.0f} seeds<extra></extra>",
+                row=1,
+                col=col,
+            )
+        figure.add_vline(x=0, line={"color": INK, "dash": "dot"}, row=1, col=col)
+    figure.update_xaxes(title_text="held-out accuracy, points")
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, range=[-0.6, len(names) - 0.4]
+    )
+    figure.update_annotations(font_size=13)
+    return finish(figure, 130 + 30 * len(names), margin_t=76).update_layout(legend_y=1.05)
+
+
+def _accuracy(effects: pd.DataFrame, variant: str) -> float:
+    """The mean change of a variant's accuracy over the shares reversed."""
+    found = effects.loc[effects["variant"] == variant, "accuracy, points"]
+    return sum(e.value for e in found if e is not None) / max(1, len(found))
 
 
 def methods_table(study: Study, measure: str = "accuracy", group: str = "test") -> pd.DataFrame:

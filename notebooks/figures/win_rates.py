@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -79,43 +80,94 @@ def win_rate_radar(
     figure = make_subplots(
         rows=lines,
         cols=cols,
-        specs=[[{"type": "polar"}] * cols for _ in range(lines)],
         subplot_titles=[titles.get(value, str(value)) for value in values],
-        vertical_spacing=0.2,
-        horizontal_spacing=0.2,
+        vertical_spacing=0.12,
+        horizontal_spacing=0.02,
     )
+    figure.update_annotations(yshift=6, font_size=13)
     axes = table.assign(axis=table["benchmark"] + "<br>" + table["decoding"])
     order = list(dict.fromkeys(axes.sort_values(["decoding", "benchmark"])["axis"]))
+    low, high = axes["win_rate"].min(), axes["win_rate"].max()
+    ends = 10 * math.floor(min(low, 45) / 10), 10 * math.ceil(max(high, 55) / 10)
+    places = [(n // cols + 1, n % cols + 1) for n in range(len(values))]
+    for row, col in places:
+        _web(figure, order, ends, row, col)
     named: set[str] = set()
     for number, method in enumerate(dict.fromkeys(axes["method"])):
         grey = method == control
         colour = INK if grey else RUN_COLOURS[number % len(RUN_COLOURS)]
-        for place, value in enumerate(values):
+        for (row, col), value in zip(places, values, strict=True):
             rows = axes[(axes["method"] == method) & (axes[panels] == value)]
             if rows.empty:
                 continue
-            rates = rows.set_index("axis")["win_rate"].reindex(order)
-            figure.add_scatterpolar(
-                r=[*rates, rates.iloc[0]],
-                theta=[*order, order[0]],
+            rates = rows.set_index("axis")["win_rate"].reindex([*order, order[0]])
+            x, y = _around((rates - ends[0]) / (ends[1] - ends[0]))
+            figure.add_scatter(
+                x=x,
+                y=y,
                 name=method,
                 legendgroup=method,
                 showlegend=method not in named,
+                mode="lines+markers",
                 line={"color": colour, "width": 2, "dash": "dash" if grey else "solid"},
-                hovertemplate=f"{method}, %{{theta}}: %{{r:.1f}} %<extra></extra>",
-                row=place // cols + 1,
-                col=place % cols + 1,
+                marker={"size": 5},
+                customdata=list(zip(rates.index, rates, strict=True)),
+                hovertemplate=f"{method}, %{{customdata[0]}}: %{{customdata[1]:.1f}} %"
+                "<extra></extra>",
+                row=row,
+                col=col,
             )
             named.add(method)
-    for title in figure.layout.annotations:
-        title.update(yshift=38, font={"size": 13})  # above the label of the topmost axis
-    low, high = axes["win_rate"].min(), axes["win_rate"].max()
-    ends = [10 * math.floor(min(low, 45) / 10), 10 * math.ceil(max(high, 55) / 10)]
-    figure.update_polars(
-        bgcolor="rgba(0,0,0,0)",
-        radialaxis={"range": ends, "gridcolor": GRID, "tickvals": [ends[0], 50, ends[1]]},
-        # Turned, so that no label stands between two circles.
-        angularaxis={"gridcolor": GRID, "rotation": 180 / len(order)},
-    )
+    figure.update_xaxes(visible=False, range=[-1.5, 1.5], constrain="domain")
+    figure.update_yaxes(visible=False, range=[-1.3, 1.3], constrain="domain")
+    for number in range(1, len(values) + 1):
+        place = number if number > 1 else ""
+        figure.layout[f"yaxis{place}"].update(scaleanchor=f"x{place}")
     figure = finish(figure, 110 + 370 * lines)
-    return figure.update_layout(legend_y=1 + 0.24 / lines, margin_t=140, margin_b=50)
+    return figure.update_layout(legend_y=1 + 0.1 / lines, margin_t=100)
+
+
+def _around(radii: Sequence[float] | pd.Series) -> tuple[list[float], list[float]]:
+    """Points at these distances around a circle; the last one stands where the first one does."""
+    steps = len(radii) - 1
+    # Turned by half a step, so that no label stands between two circles.
+    angles = [2 * math.pi * (n % steps + 0.5) / steps for n in range(len(radii))]
+    return (
+        [r * math.cos(angle) for r, angle in zip(radii, angles, strict=True)],
+        [r * math.sin(angle) for r, angle in zip(radii, angles, strict=True)],
+    )
+
+
+def _web(figure: go.Figure, order: list[str], ends: tuple[int, int], row: int, col: int) -> None:
+    """Rings at both ends and at 50 %, a spoke an axis, and their labels.
+
+    On axes that meet at right angles: polar ones are not in the small part of plotly that a report
+    has.
+    """
+    for rate in (50, ends[1]):
+        radius = (rate - ends[0]) / (ends[1] - ends[0])
+        turns = [2 * math.pi * n / 90 for n in range(91)]
+        xs = [radius * math.cos(turn) for turn in turns]
+        ys = [radius * math.sin(turn) for turn in turns]
+        dash = "dot" if rate == 50 else "solid"
+        _thin(figure, xs, ys, row, col, dash)
+        figure.add_annotation(
+            x=radius, y=0, text=f"{rate} %", showarrow=False, xanchor="left",
+            font={"size": 11, "color": INK}, row=row, col=col,
+        )  # fmt: skip
+    for x, y, name in zip(*_around([1.0] * (len(order) + 1)), [*order, ""], strict=True):
+        if name:
+            _thin(figure, [0, x], [0, y], row, col, "solid")
+            figure.add_annotation(
+                x=1.08 * x, y=1.08 * y, text=name, showarrow=False, font={"size": 12},
+                xanchor="left" if x > 0.1 else "right" if x < -0.1 else "center",
+                yanchor="bottom" if y > 0.9 else "top" if y < -0.9 else "middle",
+                row=row, col=col,
+            )  # fmt: skip
+
+
+def _thin(figure: go.Figure, x: list[float], y: list[float], row: int, col: int, dash: str) -> None:
+    line = {"color": INK if dash == "dot" else GRID, "width": 1, "dash": dash}
+    figure.add_scatter(
+        x=x, y=y, mode="lines", line=line, showlegend=False, hoverinfo="skip", row=row, col=col
+    )

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from plc_core.analysis.paper import NAMES
 from plc_core.batch.ensure_runs import ensure_runs
 from plc_core.batch.planning import check_common, plan_runs, read_recipe
+from plc_core.batch.report_order import FINDING
 from plc_core.engine.config import Parameters, TrainConfig, as_number
 from plc_core.evaluation.benchmarks import WORLD, is_named, model_for
 from plc_core.evaluation.chain import evaluate_runs
@@ -208,10 +209,13 @@ def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:
 
 
 def concluded(report: Run, *sentences: str) -> str:
-    """What was found, as Markdown in bold; before it the warning that the runs were too short."""
+    """What was found, as Markdown, the first sentence in bold; before it the warning that the runs
+    were too short. The report begins with it.
+    """
     warning = _too_few([report.info["least_steps"]])
-    bold = [f"**{sentence}**" for sentence in sentences]
-    return "\n\n".join([warning, *bold] if warning else bold)
+    first, *others = sentences
+    said = [f"**{first}**", *others]
+    return "\n\n".join([warning, *said] if warning else said) + FINDING
 
 
 def _what_they_are(runs: Sequence[Run]) -> str:

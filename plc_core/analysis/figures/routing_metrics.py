@@ -22,16 +22,16 @@ from plc_core.analysis.figures.style import (
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _PAPER = {"symbol": "diamond-open", "size": 9}
 _PANELS = {
-    "mean weight over all visits": {
+    "mean weight": {
         "q_clean": STATE_COLOURS["clean"],
         "q_flip": STATE_COLOURS["flip"],
         "q_tie": STATE_COLOURS["tie"],
     },
-    "mean q_flip of reversed and other pairs": {
+    "mean q_flip": {
         "marked_q_flip": STATE_COLOURS["flip"],
         "unmarked_q_flip": STATE_COLOURS["clean"],
     },
-    "AUROC of q_flip for the marker": {"marker_auroc": STATE_COLOURS["flip"]},
+    "AUROC of q_flip": {"marker_auroc": STATE_COLOURS["flip"]},
 }
 
 
@@ -44,8 +44,14 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
     if table.empty:
         return empty("No run with reversed labels is there yet.", 380)
     figure = make_subplots(
-        rows=1, cols=3, subplot_titles=list(_PANELS), column_widths=[0.36, 0.32, 0.32]
+        rows=1,
+        cols=3,
+        subplot_titles=list(_PANELS),
+        column_widths=[0.36, 0.32, 0.32],
+        shared_yaxes=True,
+        horizontal_spacing=0.06,
     )
+    figure.update_annotations(font_size=13)
     methods = list(dict.fromkeys(table["method"]))
     for place, measures in enumerate(_PANELS.values(), start=1):
         for measure, colour in measures.items():
@@ -68,7 +74,11 @@ def dose_response(table: pd.DataFrame, paper: pd.DataFrame) -> go.Figure:
             _names(figure, place, first, measures)
     figure.add_hline(y=0.5, line={"color": INK, "dash": "dot", "width": 1}, row=1, col=3)
     _keys(figure, methods)
-    figure.update_xaxes(title_text="share of reversed labels η", tickformat=".0%")
+    known = [rate for rates in (table, paper) for rate in rates["noise_rate"]]
+    # Room for the names at the lines' ends, and one title for the three.
+    figure.update_xaxes(tickformat=".0%", nticks=3, tickangle=0)
+    figure.update_xaxes(range=[-0.02, 1.3 * max(known) + 0.02])
+    figure.update_xaxes(title_text="share of reversed labels η", row=1, col=2)
     figure.update_yaxes(range=[0, 1])
     return finish(figure, 400).update_layout(legend_y=1.13, margin_t=86)
 

@@ -40,14 +40,21 @@ GRID = "rgba(128, 128, 128, 0.18)"
 MAX_POINTS = 20_000
 """Scatter plots above this many points show an even sample and say so."""
 
+_AXIS = {
+    "gridcolor": GRID,
+    "zeroline": False,
+    "automargin": True,
+    "title": {"font": {"size": 13}},
+}
+
 TEMPLATE = go.layout.Template(
     layout={
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": INK, "size": 13},
         "colorway": RUN_COLOURS,
-        "xaxis": {"gridcolor": GRID, "zeroline": False, "automargin": True},
-        "yaxis": {"gridcolor": GRID, "zeroline": False, "automargin": True, "exponentformat": "e"},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS | {"exponentformat": "e"},
     }
 )
 

@@ -1,0 +1,98 @@
+"""The HTML report: what was found first, small, and alive without a network."""
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import plotly.graph_objects as go
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from plotly.offline import get_plotlyjs_version
+
+from notebooks.studies import study
+from plc_core.batch.report import write_report
+from plc_core.batch.report_order import FIGURE, FINDING, HOW, finding_first
+from plc_core.runs import create_run
+from tests.browser import CHROMIUM_FLAGS, chromium
+
+NASTY = "</script><script>document.title = 'owned'</script>"
+
+
+def shown(data: dict[str, Any]) -> Any:
+    return new_output("display_data", data=data)
+
+
+def drawn(figure: go.Figure) -> Any:
+    return shown({FIGURE: figure.to_plotly_json()})
+
+
+def words(cells: list[Any]) -> list[str]:
+    """What a report shows, in order: text, a figure as its first title, other outputs."""
+    said = []
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            said.append(cell["source"])
+        for out in cell.get("outputs", []):
+            data = out["data"]
+            said.append("figure" if FIGURE in data else next(iter(data.values())))
+    return said
+
+
+CELLS = [
+    new_markdown_cell("# A question\n\nIts terms."),
+    new_code_cell("config", outputs=[shown({"text/plain": "runs"})]),
+    new_markdown_cell("## A section\n\nWhat it measures."),
+    new_code_cell("table", outputs=[shown({"text/html": "table"})]),
+    new_code_cell("figure", outputs=[drawn(go.Figure())]),
+    new_markdown_cell("## Another\n\nText."),
+    new_code_cell("end", outputs=[shown({"text/markdown": f"**It wins 60 %.**{FINDING}"})]),
+]
+
+
+def test_a_report_begins_with_what_was_found_a_picture_and_its_table() -> None:
+    how = f"{HOW}\n\nIts terms.\n\nWhat it measures."
+    assert words(finding_first(CELLS)) == [
+        *("# A question", f"**It wins 60 %.**{FINDING}", "figure", "table", how),
+        *("runs", "## Another\n\nText."),
+    ]
+    assert CELLS[-1]["outputs"], "the notebook itself stays as it is"
+
+
+def test_a_report_without_a_finding_keeps_its_order() -> None:
+    assert words(finding_first(CELLS[:-1])) == words(CELLS[:-1])
+    failed = [CELLS[0], CELLS[1]]
+    assert words(finding_first(failed)) == words(failed)
+    first = [CELLS[0], CELLS[4], CELLS[5]]
+    order = ["# A question", "figure", f"{HOW}\n\nIts terms.", "## Another\n\nText."]
+    assert words(finding_first(first)) == order
+
+
+def test_the_sentence_of_a_study_is_a_finding(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "study", {"kind": "analysis", "least_steps": 955})
+    assert study.concluded(run, "It wins.") == f"**It wins.**{FINDING}"
+
+
+@pytest.mark.parametrize(("trace", "most"), [(go.Bar(y=[1, 2]), 1.1), (go.Scatterpolar(), 2.5)])
+def test_figures_are_drawn_and_saved_without_a_network(
+    tmp_path: Path, trace: Any, most: float
+) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    figure = go.Figure(trace).update_layout(title=NASTY, height=300)
+    notebook = new_notebook(cells=[new_code_cell("x", outputs=[drawn(figure), drawn(figure)])])
+    nbformat.write(notebook, tmp_path / "notebook.ipynb")
+    write_report(tmp_path / "notebook.ipynb", tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < most * 1e6
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        page = browser.new_page()
+        page.context.set_offline(True)
+        page.goto((tmp_path / "report.html").as_uri())
+        page.locator(".js-plotly-plot").nth(1).wait_for()
+        version = page.evaluate("Plotly.version")
+        with page.expect_download() as saved:
+            page.locator(".js-plotly-plot").first.hover()
+            page.locator("[data-title='Save as SVG']").first.click()
+        assert Path(saved.value.path()).read_text().startswith("<svg")
+        assert page.title() != "owned"
+        browser.close()
+    assert version == get_plotlyjs_version(), "plotly-cartesian.min.js.gz is of another version"
