@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "app"))
 
 
 DEAREST = [
+    "test_kill_batches",
     "test_win_rate_notebooks",
     "test_study_notebooks",
     "test_real_shapes",
