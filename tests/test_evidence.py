@@ -525,7 +525,7 @@ def test_a_ranking_is_compared_with_that_of_lengths_within_each_source():
 def test_a_report_on_a_study_that_is_not_there_is_a_sentence(tmp_path):
     config = EvidenceConfig(name="none", runs_dir=str(tmp_path), model_study="nope")
     with pytest.raises(
-        RunError, match=r"no results of a study 'nope' in .*; there are label-audit, smollm2, world"
+        RunError, match=r"no results of a study 'nope' in .*; there are label-audit, qwen, "
     ):
         open_evidence(config)
     assert not (tmp_path / "none").exists()
