@@ -24,7 +24,7 @@ from marking import plain
 from run_loading import wait_for
 
 from plc_core.analysis.noise import P_FLIP_FROM
-from plc_core.files import RunError, read_table
+from plc_core.files import RunError
 from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve
 
 logger = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ def probe_scores(run: Run, name: str) -> pd.DataFrame:
     """The zero-shot routing of a probe; RunError where its file is none, or leads elsewhere."""
     path = run.path / "scores" / f"{name}.parquet"
     refuse_links(run.path, [path])
-    table = read_table(path).to_pandas()
+    table = run.read_table(path).to_pandas()
     needed = ("calibration", "margin", "q_clean", "q_flip", "q_tie")
     if missing := [column for column in needed if column not in table]:
         raise RunError(f"{path} lacks the column(s) {', '.join(missing)}; the probe was left out.")

@@ -162,7 +162,7 @@ def run_audit(given: argparse.Namespace) -> int:
     runs = project_path(parameters["runs_dir"])
     run = open_run(resolve(runs, parameters["name"]))
     folder, config = AuditFolder(run), AuditConfig.model_validate(run.info["config"])
-    lines = list(folder.said["sentences"])
+    lines = [*folder.said["sentences"], *_left_out(run)]
     for column in config.noise_by:
         for row in folder.noise_by(column).to_dict("records"):
             rate = "not known" if np.isnan(row["rate"]) else f"{row['rate']:.0%}"
@@ -178,6 +178,16 @@ def run_audit(given: argparse.Namespace) -> int:
     lines.append(f"Inspector:  {_command()} app --runs {runs}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def _left_out(run: Run) -> list[str]:
+    """A line on the rows that are no pairs of the audit, by rule; none where every row is one."""
+    findings = run.findings()
+    counts = findings.loc[findings["action"] == "drop", "rule"].value_counts()
+    if counts.empty:
+        return []
+    by_rule = ", ".join(f"{rule} {count:,}" for rule, count in counts.items())
+    return [f"{counts.sum():,} of {run.info['data']['rows_read']:,} rows left out: {by_rule}."]
 
 
 def _command() -> str:

@@ -86,7 +86,8 @@ def audit(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", default="runs", metavar="DIRECTORY", help="default: runs")
     parser.add_argument(
         "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help="any other parameter of notebooks/audit.ipynb",
+        help="any other parameter of notebooks/audit.ipynb, as data_columns "
+        "'{prompt: question, chosen: good, rejected: bad}' for columns of other names",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     importable()

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,3 +93,17 @@ def cache(tmp_path_factory):
         del os.environ["PLC_CACHE"]
     else:
         os.environ["PLC_CACHE"] = before
+
+
+@pytest.fixture
+def patient_ray(monkeypatch):
+    """Ray, without its limit of 30 seconds for a node to start, which a busy machine misses."""
+    ray = pytest.importorskip("ray")
+    from ray._private import node
+    from ray.cluster_utils import Cluster
+
+    still = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep, time=time.time)
+    monkeypatch.setattr(node, "time", still)
+    wait = Cluster._wait_for_node
+    monkeypatch.setattr(Cluster, "_wait_for_node", lambda *given: wait(*given, timeout=3600))
+    return ray

@@ -44,6 +44,16 @@ _ANALYSIS = """from plc_core.runs import create_run
 create_run(runs_dir, name, {"kind": "analysis", "config": {"name": name, "runs_dir": runs_dir}})
 after"""
 
+_WITH_FIGURE = """import plotly.graph_objects as go
+from plc_core.runs import create_run
+config = {"name": name, "runs_dir": runs_dir, "value": value}
+run = create_run(runs_dir, name, {"kind": "analysis", "config": config})
+with run.running("drawing"):
+    (run.path / "tables").mkdir()
+    (run.path / "tables" / "results.csv").write_text(f"value\\n{value}\\n")
+    print(value)
+go.Figure(go.Scatter(y=[value] * 100)).show()"""
+
 
 def stays(runs_dir: Path | str, name: str) -> bool:
     """Whether the run's notebook has come to where it stays."""
@@ -78,7 +88,12 @@ def analysis_stand_in(folder: Path) -> Path:
     return _stand_in(folder, _ANALYSIS, "after")
 
 
-def _stand_in(folder: Path, source: str, stay: str) -> Path:
+def analysis_with_figure(folder: Path) -> Path:
+    """A notebook that makes a report with a table and a figure of its parameter `value`."""
+    return _stand_in(folder, _WITH_FIGURE, "nowhere", "\nvalue = 0  # what it shows")
+
+
+def _stand_in(folder: Path, source: str, stay: str, more: str = "") -> Path:
     lines = []
     for line in source.splitlines():
         if line.strip() in ("during", "after"):
@@ -86,7 +101,7 @@ def _stand_in(folder: Path, source: str, stay: str) -> Path:
             line = textwrap.indent(STAY if line.strip() == stay else "pass", indent)
         lines.append(line)
     parameters = 'name = "x"  # its name\nruns_dir = "runs"  # its place\nresume = False  # go on'
-    first = _code("parameters", parameters) | {"metadata": {"tags": ["parameters"]}}
+    first = _code("parameters", parameters + more) | {"metadata": {"tags": ["parameters"]}}
     notebook = json.loads(TRAIN.read_text())
     del notebook["metadata"]["plc_config"]
     notebook["cells"] = [first, _code("run", "\n".join(lines))]

@@ -1,6 +1,8 @@
 """What an audit is used for: mended pairs, a run folder, a blind check, priors in training."""
 
+import dataclasses
 import json
+import shutil
 from html import unescape
 
 import numpy as np
@@ -97,17 +99,32 @@ def test_an_export_is_read_back_with_the_users_columns(audited, tmp_path, ending
 
 def test_the_command_says_what_was_found_and_how_to_train_on_it(tmp_path, capsys):
     data, cleaned = tmp_path / "own.jsonl", tmp_path / "cleaned.jsonl"
-    written(data, rows(200))
+    written(data, [*rows(200), {"prompt": "no answers", "id": 200}])
     options = ["--policy", "weight", "--export", str(cleaned), "--by", "annotator"]
     assert main(["audit", str(data), *options, "-p", "runs_dir", str(tmp_path / "r")]) == 0
     said = capsys.readouterr().out
     assert "of the labels are reversed" in said or "is not known" in said
+    assert "1 of 201 rows left out: " in said
     folder = tmp_path / "r" / "audit-own"
     for path in (folder / "report.html", folder / "audit.parquet", cleaned):
         assert str(path) in said
         assert path.is_file()
     report = unescape((folder / "report.html").read_text())
     assert f"-p data {cleaned} -p objective cdpo -p pair_priors true" in report
+
+
+def test_the_table_of_all_pairs_has_the_users_columns(audited, folder):
+    assert folder.table["id"].tolist() == list(range(400))
+    assert folder.table["annotator"].tolist() == ["ab"[n % 2] for n in range(400)]
+    # An audit of what an audit exported: its own p_flip is not the user's.
+    run = create_run(folder.run.path.parent, "again", {"kind": KIND})
+    mended = dataclasses.replace(audited, pairs=audited.cleaned("weight"))
+    save_audit(mended, run)
+    again = AuditFolder(open_run(run.path)).table
+    np.testing.assert_allclose(again["p_flip"], audited.probabilities)
+    np.testing.assert_allclose(
+        again["own_p_flip"], np.minimum(audited.probabilities, 0.5), atol=1e-6
+    )
 
 
 # ---- labels that contradict each other --------------------------------------------------------
@@ -194,6 +211,36 @@ def test_a_verdict_is_replaced_by_a_later_one_of_the_same_person(folder):
     assert verified(check.checked(), {pair.pair_id: 0.6})["reversed"].iloc[0] == 0.5
     with pytest.raises(RunError, match="has begun"):
         check.start([pair])
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_verdict_whose_last_sign_is_damaged_is_not_taken_for_one_that_a_kill_cut_off(
+    tmp_path, bit
+):
+    check = BlindCheck(tmp_path)
+    check.start([])
+    for pair in "abc":
+        check.add(pair, "left", 'says "checksum": "12345678"')
+    path = check.folder / "verdicts.jsonl"
+    lines = path.read_bytes().splitlines()
+    for length in range(len(lines[1])):
+        path.write_bytes(b"\n".join([lines[0], lines[1][:length], lines[2]]))
+        assert check.verdicts()["pair_id"].tolist() == ["a", "c"]
+    lines[1] = lines[1][:-1] + bytes([lines[1][-1] ^ 1 << bit])
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(RunError, match=r"verdicts\.jsonl, line 2, is damaged"):
+        check.verdicts()
+
+
+def test_damaged_tables_of_an_audit_are_not_read(folder, tmp_path):
+    copy = AuditFolder(open_run(shutil.copytree(folder.run.path, tmp_path / "audit")))
+    assert len(copy.noise_by("annotator")) == 2
+    with pytest.raises(RunError, match="no noise rates by 'city'"):
+        copy.noise_by("city")
+    path = copy.run.path / "tables" / "noise-by-annotator.csv"
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    with pytest.raises(RunError, match=r"noise-by-annotator\.csv is damaged"):
+        copy.noise_by("annotator")
 
 
 # ---- priors of pairs in training --------------------------------------------------------------

@@ -8,6 +8,7 @@ import time
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
@@ -134,9 +135,16 @@ def test_the_delimiter_is_the_one_that_gives_the_names(tmp_path, name, text):
 
 
 def test_two_columns_of_one_name_are_named(tmp_path):
-    path = written(tmp_path / "a.csv", "prompt,chosen,rejected,chosen\nHi,a,b,c\n")
-    with pytest.raises(DataError, match="two columns of the name 'chosen'"):
-        load_pairs(path)
+    """In every format: a row would have the last of them."""
+    written(tmp_path / "a.csv", "prompt,chosen,rejected,chosen\nHi,a,b,c\n")
+    table = pa.table([["Hi"], ["a"], ["b"], ["c"]], ["prompt", "chosen", "rejected", "chosen"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name, new in (("a.arrow", pa.ipc.new_file), ("b.arrow", pa.ipc.new_stream)):
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table)
+    for path in sorted(tmp_path.glob("*.*")):
+        with pytest.raises(DataError, match=f"{path.name} has two columns of the name 'chosen'"):
+            load_pairs(path)
 
 
 def test_votes_rankings_and_ratings_in_cells_are_read(tmp_path):

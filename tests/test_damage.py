@@ -5,11 +5,13 @@ a run or a checkpoint then ends in a sentence with its name and what to do; an e
 made anew, and what is read from it is what was read before.
 """
 
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -28,6 +30,16 @@ from plc_core.engine.packing import PairCollator, StepCollator
 from plc_core.engine.reference import with_reference
 from plc_core.engine.tokens import tokenize_pairs
 from plc_core.engine.world_source import WorldSource
+from plc_core.evaluation.completeness import (
+    EvaluationConfig,
+    is_answered,
+    is_judged,
+    kept_verdicts,
+    open_bench,
+)
+from plc_core.evaluation.judges import compare_generations
+from plc_core.evaluation.judges.judgements import Verdict
+from plc_core.evaluation.judges.named import named_judge
 from plc_core.files import RunError, cache_dir, read_json, write_json, write_table
 from plc_core.label_audit.hidden_states import hidden_differences
 from plc_core.progress import Progress
@@ -50,6 +62,9 @@ def hurt(path, damage):
         raw[middle] ^= 1
     elif damage == "cut":
         del raw[middle:]
+    elif damage == "seal":  # the mark of its checksum, and the first bytes behind it
+        place = raw.index(b"PLC-CRC")
+        raw[place : place + 12] = bytes(12)
     else:
         raw[middle - 32 : middle + 32] = bytes(len(raw[middle - 32 : middle + 32]))
     path.write_bytes(raw)
@@ -98,6 +113,63 @@ def test_a_damaged_file_of_a_run_is_a_sentence(run, name, damage):
     named = "visits" if damage == "removal" and name.startswith("visits") else name
     with pytest.raises(RunError, match=re.escape(named)):
         READERS[name](run)
+
+
+class Longer:
+    """A pairwise judge that likes length."""
+
+    name = "longer"
+    record: ClassVar = {"kind": "length"}
+
+    def compare(self, answers, others, progress=None):
+        pairs = zip(answers["response"], others["response"], strict=True)
+        return [Verdict("A" if len(a) > len(b) else "B", swapped=False) for a, b in pairs]
+
+
+EVALUATED = [
+    f"{stem}.{kind}"
+    for stem in ("generations/world", "judgements/gold-world",
+                 "judgements/longer-world-against-base")
+    for kind in ("parquet", "json")
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::plc_core.evaluation.judges.JudgeWarning")
+@pytest.mark.parametrize("name", EVALUATED)
+def test_damaged_answers_scores_and_verdicts_are_made_anew_or_a_sentence(run, tmp_path, name):
+    base = open_run(shutil.copytree(run.path, tmp_path / "base"))
+    answers = base.path / "generations" / "world.parquet"
+    table = pq.read_table(answers).to_pandas()
+    write_table(answers, pa.Table.from_pandas(table.assign(response="well"), preserve_index=False))
+    judge, gold, kinds = Longer(), named_judge("gold"), ("greedy", "sampled")
+    bench = open_bench("world", EvaluationConfig(eval_prompts=8))
+
+    def compare():
+        for kind in kinds:
+            compare_generations(run, "world", judge, base, decoding=kind)
+
+    def verdicts():
+        return [kept_verdicts(run, "world", judge, base, kind) for kind in kinds]
+
+    compare()
+    before = verdicts()
+    readers = {
+        "generations": lambda: is_answered(run, bench, ("trained", "reference")) or None,
+        "gold": lambda: is_judged(run, "world", gold) or None,
+        "longer": lambda: None if any(v is None for v in verdicts()) else True,
+    }
+    (read,) = (use for part, use in readers.items() if part in name)
+    assert read()
+    raw = (run.path / name).read_bytes()
+    for damage in (*DAMAGES, "seal") if name.endswith("parquet") else DAMAGES:
+        hurt(run.path / name, damage)
+        with contextlib.suppress(RunError):
+            assert read() is None, damage
+        if "longer" in name:
+            compare()
+            for found, expected in zip(verdicts(), before, strict=True):
+                pd.testing.assert_frame_equal(found, expected)
+        (run.path / name).write_bytes(raw)
 
 
 @pytest.mark.parametrize("name", ["metrics.parquet", "visits/00000002-00000003.parquet"])

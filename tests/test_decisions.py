@@ -103,7 +103,7 @@ def test_the_cleaned_pairs_load_again(run: Run, form: str) -> None:
     before = pairs_of(run)
     ids = before["pair_id"].tolist()
     for place, decision in ((0, "flip"), (1, "tie"), (2, "drop"), (3, "keep")):
-        decide(run, ids[place], decision, "because")
+        decide(run, ids[place], decision, "because\ud800")
     path, counts = export_cleaned(run, form)  # type: ignore[arg-type]
     assert {word: counts[word] for word in (*DECISIONS, "undecided")} == {
         "keep": 1, "flip": 1, "tie": 1, "drop": 1, "undecided": 36,
@@ -125,7 +125,7 @@ def test_the_cleaned_pairs_load_again(run: Run, form: str) -> None:
     assert kept["prompt"] == list(was["prompt"])
     assert (kept["chosen"], kept["source"], kept["split"]) == (was["chosen"], "world", "train")
     said = json.loads(kept["metadata"])
-    assert (said["run"], said["decision"], said["note"]) == ("run", "keep", "because")
+    assert (said["run"], said["decision"], said["note"]) == ("run", "keep", "because\\ud800")
 
 
 def test_only_what_was_decided_may_be_exported(run: Run) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -264,20 +263,6 @@ def test_a_training_run_whose_grid_was_killed_goes_on_from_its_checkpoint(tmp_pa
     assert run.metrics()["step"].max() < 2
     assert run_jobs(notebook, [job]) == []
     assert run.metrics()["step"].tolist() == [0, 1, 2]
-
-
-@pytest.fixture
-def patient_ray(monkeypatch):
-    """Ray, without its limit of 30 seconds for a node to start, which a busy machine misses."""
-    ray = pytest.importorskip("ray")
-    from ray._private import node
-    from ray.cluster_utils import Cluster
-
-    still = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep, time=time.time)
-    monkeypatch.setattr(node, "time", still)
-    wait = Cluster._wait_for_node
-    monkeypatch.setattr(Cluster, "_wait_for_node", lambda *given: wait(*given, timeout=3600))
-    return ray
 
 
 def test_a_cluster_that_loses_a_node_completes_the_grid(tmp_path, patient_ray):

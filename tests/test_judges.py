@@ -16,6 +16,7 @@ from plc_core.data.world import CHECKPOINT, gold_reward
 from plc_core.engine.models import ModelError, load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
+from plc_core.evaluation.completeness import kept_verdicts
 from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.generate import GENERATIONS, generate, write_generations
 from plc_core.evaluation.judges import (
@@ -419,6 +420,35 @@ def test_both_decodings_verdicts_stay_on_disk_with_what_they_took(runs):
         # Another order is another judge: what was there is not mixed with it.
         compare_generations(mine, "b", judge(server, seed=1), base)
     assert set(mine.table(f"{name}.parquet")["decoding"]) == {"greedy"}
+
+
+def test_verdicts_on_answers_that_are_others_now_are_not_read(runs):
+    mine, base = runs
+    put(base, ["x", "xx"])
+
+    def answered(greedy, sampled):
+        put(mine, greedy)
+        table = pa.parquet.read_table(mine.path / "generations/b.parquet").to_pandas()
+        table = table[table["decoding"] == "greedy"]
+        for run, responses in ((mine, sampled), (base, ["x!", "xx!"])):
+            other = table.assign(decoding="sampled", response=responses)
+            write_generations(run, "b", pa.Table.from_pandas(other, GENERATIONS, False))
+
+    with serving("anthropic", longer) as server:
+        one = judge(server)
+        kept = lambda decoding: kept_verdicts(mine, "b", one, base, decoding)  # noqa: E731
+        answered(["xx", "x"], ["xx!", "x!"])
+        for decoding in ("greedy", "sampled"):
+            assert kept(decoding) is None
+            compare_generations(mine, "b", one, base, decoding=decoding)
+        assert kept("greedy")["win"].tolist() == kept("sampled")["win"].tolist() == [1, 0]
+        answered(["x", "xxx"], ["xx!", "x!"])
+        assert kept("greedy") is None
+        assert kept("sampled")["win"].tolist() == [1, 0]
+        answered(["x", "xxx"], ["!", "xxx!"])
+        compare_generations(mine, "b", one, base)  # writes the file anew, and not the sampled ones
+        assert kept("greedy")["win"].tolist() == [0.5, 1]
+        assert kept("sampled") is None
 
 
 def test_the_key_is_written_nowhere(runs, tmp_path, capfd):

@@ -7,24 +7,20 @@ themselves (weights, optimizer, scheduler, random states), or wherever it is whe
 next attempt resumes, and is killed as well. PLC_KILLS=100 kills more often.
 """
 
-import contextlib
 import io
 import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import traceback
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 import torch
 import transformers.modeling_utils
-import yaml
 
 from plc_core import evaluate
 from plc_core.engine import visits
@@ -35,9 +31,6 @@ from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.files import RunError
 from plc_core.runs import Run, open_run, resolve
-from tests.paths import ROOT
-from tests.stand_in import TRAIN
-from tests.waiting import is_alive, wait_for
 
 KILLS = int(os.environ.get("PLC_KILLS", "20"))
 PROMPTS = 4
@@ -88,11 +81,9 @@ class Events:
         return half
 
 
-def attempt(settings, last=None, seconds=None):
-    """Train and evaluate in a forked process that dies at event `last` or after `seconds`.
-
-    It has a cache of its own, which the attempts at one run share. Returns whether it was killed,
-    and the number of events where it was not.
+def forked(action, folders, last=None, seconds=None):
+    """Do something in a forked process that dies at event `last` in the folders, or after so many
+    seconds. Returns whether it was killed, and the number of events where it was not.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -100,14 +91,10 @@ def attempt(settings, last=None, seconds=None):
         try:
             os.close(reader)
             sys.stdout = sys.stderr = io.StringIO()
-            visits._STEPS_A_FILE = 1  # a file of visits a step: more to be cut in half
-            run = resolve(settings.runs_dir, settings.name)
-            cache = run.with_name(f"{run.name}-cache")
-            os.environ["PLC_CACHE"] = str(cache)
-            events = Events([run, cache], last)
+            events = Events(folders, last)
             if seconds is not None:
                 threading.Timer(seconds, die).start()
-            evaluate(train(settings), PROMPTS)
+            action()
             os.write(writer, str(events.count).encode())
         except BaseException:
             os.write(writer, traceback.format_exc().encode())
@@ -120,6 +107,22 @@ def attempt(settings, last=None, seconds=None):
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     assert killed or count.isdecimal(), f"an attempt ended with an error: {count}"
     return killed, int(count or 0)
+
+
+def attempt(settings, last=None, seconds=None):
+    """Train and evaluate, and be killed at `last` or after `seconds`, as `forked` says it.
+
+    The run has a cache of its own, which the attempts at it share.
+    """
+    run = resolve(settings.runs_dir, settings.name)
+    cache = run.with_name(f"{run.name}-cache")
+
+    def action():
+        visits._STEPS_A_FILE = 1  # a file of visits a step: more to be cut in half
+        os.environ["PLC_CACHE"] = str(cache)
+        evaluate(train(settings), PROMPTS)
+
+    return forked(action, [run, cache], last, seconds)
 
 
 def final_files(run):
@@ -171,53 +174,6 @@ def test_whatever_moment_a_run_is_killed_it_ends_as_if_it_had_not_been(tmp_path,
             kills += killed
         assert_same(open_run(tmp_path / name), whole)
         assert_same_answers(open_run(tmp_path / name), whole)
-
-
-# ---- a grid -------------------------------------------------------------------------------------
-
-
-def killed_or_done(jobs, cache, seconds):
-    """A grid of two workers, killed with all its processes after so long; whether it was."""
-    grid = subprocess.Popen(
-        [sys.executable, "-m", "plc_core.batch", str(TRAIN), "--jobs", str(jobs),
-         "--workers", "2", "--quiet"],
-        cwd=ROOT, env=os.environ | {"PLC_CACHE": str(cache)}, start_new_session=True,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        said = grid.communicate(timeout=seconds)[1]
-        assert grid.returncode == 0, said
-        return False
-    except subprocess.TimeoutExpired:
-        family = [psutil.Process(grid.pid), *psutil.Process(grid.pid).children(recursive=True)]
-        random.Random(seconds).shuffle(family)
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        grid.communicate()
-        wait_for(lambda: not any(is_alive(process) for process in family))
-        return True
-
-
-def test_a_grid_of_two_workers_that_is_killed_ends_as_its_runs_by_themselves(tmp_path, monkeypatch):
-    """Both share the pairs and the reference, and differ in which labels are flipped."""
-    jobs = [
-        {"name": f"rate-{rate}", "num_pairs": 24, "batch_pairs": 8, "pairs_per_forward": 8,
-         "save_steps": 1, "flip_rate": rate, "eval_prompts": 0}
-        for rate in (0.0, 0.3)
-    ]  # fmt: skip
-    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "own-cache"))
-    alone = [train(TrainConfig(**job, runs_dir=str(tmp_path / "alone"))) for job in reversed(jobs)]
-    drawn = random.Random(0)
-    for number in range(max(1, KILLS // 20)):
-        root = tmp_path / f"grid-{number}"
-        file = tmp_path / f"jobs-{number}.yaml"
-        file.write_text(yaml.safe_dump([job | {"runs_dir": str(root)} for job in jobs]))
-        cache, left = tmp_path / f"cache-{number}", 1 if KILLS <= 20 else 3
-        while killed_or_done(file, cache, drawn.uniform(4, 30) if left else None):
-            left -= 1
-        for run in alone:
-            assert_same(open_run(root / run.name), run)
 
 
 # ---- a disk that takes no more ------------------------------------------------------------------

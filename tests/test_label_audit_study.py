@@ -139,17 +139,25 @@ def test_the_verdict_follows_the_intervals():
     study = read_study("label-audit")
     table = gains(study)
     own = table[(table["method"] == "cdpo-weights") & (table["against"] == DPO)]
-    (said,) = conclusion({"real": study})
+    (said,) = conclusion({"real": table})
     assert ("gains accuracy over DPO:" in said) == bool((own[own["rate"] > 0]["low"] > 0).all())
-    (said,) = conclusion({"real": study}, "plc-priors")
+    (said,) = conclusion({"real": table}, "plc-priors")
     assert "is not shown to gain" in said
+    few = own.assign(low=np.nan, high=np.nan, n=2)
+    (said,) = conclusion({"real": few})
+    assert "has too few seeds for a verdict" in said
+    some = own.assign(low=own["low"].where(own["rate"] == 0.2, np.nan) + 1)
+    (said,) = conclusion({"real": some})
+    assert "gains accuracy over DPO where there are three seeds:" in said
+    (said,) = conclusion({"real": own[own["rate"] == 0]})
+    assert said == "real: whether mending labels pays has not been measured."
 
 
 def test_the_notebook_checks_an_audit_and_shows_the_studies(tmp_path):
     values = {"name": "x", "runs_dir": str(tmp_path), "num_pairs": 240}
     run_notebook(ROOT / "notebooks" / "15_label_audit.ipynb", values)
     text = (tmp_path / "x" / "report.html").read_text()
-    assert text.count('class="plc-figure"') == 5
+    assert text.count('class="plc-figure"') == 9
     assert "of the labels reversed here" in text
     kept = {path.name for path in (tmp_path / "x" / "tables").iterdir()}
     assert {"reliability.csv", "gains-label-audit.csv", "auroc-world.csv"} <= kept

@@ -17,8 +17,8 @@ from plc_core import TrainConfig, evaluate, train
 from plc_core.data import load_pairs
 from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
-from plc_core.files import RunError, cache_dir, read_table, write_table
-from plc_core.runs import open_run, resolve
+from plc_core.files import RunError, cache_dir, read_json, read_table, write_json, write_table
+from plc_core.runs import create_run, open_run, resolve
 from plc_core.runs.decisions import decide, read_decisions
 from plc_core.runs.listing import list_runs
 from tests.fake_run import write_fake_run
@@ -83,6 +83,29 @@ def test_a_resumed_run_and_the_list_do_not_mind_files_of_tomorrow(run):
     pd.testing.assert_frame_equal(train(TrainConfig(**config)).visits(), before)
     with run.running("evaluating"):
         assert run.status["state"] == "running"
+
+
+def test_a_run_whose_folder_was_renamed_goes_on_under_its_new_name(run):
+    renamed = run.path.rename(run.path.with_name("renamed"))
+    before = open_run(renamed).visits()
+    shutil.rmtree(renamed / "checkpoints" / "checkpoint-1")
+    info = read_json(renamed / "run.json")
+    del info["trained_steps"]
+    write_json(renamed / "run.json", info)
+    config = info["config"] | {"resume": True, "runs_dir": str(renamed.parent), "name": "renamed"}
+    pd.testing.assert_frame_equal(train(TrainConfig(**config)).visits(), before)
+
+
+@pytest.mark.parametrize("kind", ["training", "audit"])
+def test_a_run_that_was_killed_before_it_began_leaves_its_name_free(tmp_path, kind):
+    code = f"from plc_core.runs import create_run; create_run({str(tmp_path)!r}, 'x', "
+    code += f"{{'kind': {kind!r}}})"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert open_run(tmp_path / "x").status["state"] == "killed"
+    first = create_run(tmp_path, "x", {"kind": kind})
+    assert first.status["state"] == "queued"
+    with pytest.raises(RunError, match="A run named 'x' exists"):
+        create_run(tmp_path, "x", {"kind": kind})
 
 
 # ---- places -------------------------------------------------------------------------------------

@@ -101,6 +101,9 @@ def test_only_one_process_works_on_a_run(run):
         ("[1]", "should hold a JSON object"),
         ('{"schema": 99}', "has schema 99, and this version reads schema 1"),
         ("{}", "has schema None"),
+        ('{"schema": 1, "config": 5}', "run.json should hold config as dict"),
+        ('{"schema": 1, "data": []}', "run.json should hold data as dict"),
+        ('{"schema": 1, "trained_steps": "x"}', "run.json should hold trained_steps as int"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )

@@ -24,13 +24,16 @@ from notebooks.replication.plan import (
 )
 from notebooks.replication.results import Results
 from notebooks.replication.splits import prepare
+from notebooks.replication.worker import Laboratory
 from plc_core.analysis.audit import ALIKE_LENGTH
 from plc_core.data import load_pairs
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.models import model_identity
 from plc_core.files import RunError
 from plc_core.runs import open_run
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT, shared_file
+from tests.real_shapes import tiny_model
 from tests.waiting import is_alive, wait_for
 
 RECIPES = ROOT / "notebooks" / "recipes" / "study"
@@ -266,6 +269,34 @@ def files(tmp_path):
     for name, rows in named.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return {name: str(tmp_path / f"{name}.jsonl") for name in named}
+
+
+def test_adapters_an_audit_and_a_judge_with_other_tokens(tmp_path, files):
+    """All that a study of a large model needs, with two tiny ones."""
+    for name, seed in (("model", 0), ("judge", 1)):
+        tiny_model(tmp_path / name, seed)
+    own = str(tmp_path / "model")
+    methods = {"dpo": {"objective": "dpo"}, "cdpo-w": {"objective": "cdpo", "audit": "weight"}}
+    train = {"lora_rank": 2, "precision": "bf16", "max_length": 64, "batch_pairs": 32}
+    study = recipe(
+        "label-audit", name="adapters", model=own, judge=str(tmp_path / "judge"), methods=methods,
+        train=train, flip_rates=[0.2], seeds=[0], responses=1, response_tokens=4, **files,
+        shares={"train": 0.4, "select": 0.0, "test": 0.3, "reward": 0.3},
+    )  # fmt: skip
+    laboratory = Laboratory(study, prepare(study), tmp_path / "results", tmp_path / "scratch", 1)
+    before = model_identity(laboratory.policy)
+    for job in jobs_of(study, "main"):
+        outcome = laboratory.run(job, study.choice)
+        found = {(row["measure"], row["group"]): row["value"] for row in outcome.measures}
+        assert 0 <= found["accuracy", "test"] <= 1
+        assert found["reward_accuracy", "test"] > 0.9  # "good" against "bad", for any backbone
+        assert np.isfinite(found["kl", "responses"])
+        assert (("ece", "audit p_flip") in found) == (job.audit is not None)
+    assert model_identity(laboratory.policy) == before  # the reference stays as it is
+    assert laboratory.judge.model is not laboratory.policy
+    # The weights that were kept are those of the other backbone, and are taken up as they are.
+    kept = pd.read_csv(tmp_path / "results" / "reward.csv")["weight"].to_numpy()
+    assert kept == pytest.approx(laboratory.judge.weights, rel=1e-4)
 
 
 def test_no_two_parts_share_a_prompt(files):

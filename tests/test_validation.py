@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plc_core.data import RULES, DataError, Options, load_pairs, pairs_from_rows
+from plc_core.data import RULES, DataError, Options, checks, load_pairs, pairs_from_rows
 from plc_core.data.contamination import EvaluationPrompts
 from plc_core.data.staging import splitmix64
 from tests.paths import shared_file
@@ -120,6 +120,39 @@ def test_cycles_of_three_and_four_but_not_two():
 def test_a_contradiction_lies_on_a_cycle_only_if_a_longer_way_leads_back():
     pairs = read([row(*edge) for edge in ("ab", "ba", "bc", "ca")])
     assert rows_of(pairs, "cycle") == [1, 3, 4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edges_on_longer_cycles_agree_with_a_search_from_each(seed):
+    rng = random.Random(seed)
+    edges = [tuple(rng.sample(range(9), 2)) for _ in range(rng.randrange(8, 16))]
+    edges += [edge[::-1] for edge in edges if rng.random() < 0.6]
+    reached = {(a, b): leads(edges, a, b) for a in range(9) for b in range(9)}
+    edges = [edge for edge in edges if reached[edge[::-1]]]
+    expected = [leads([e for e in edges if e != (b, a)], b, a) for a, b in edges]
+    start, end = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    assert checks._on_longer_cycle(start, end).tolist() == expected
+
+
+def leads(edges, one, other):
+    seen, waiting = set(), [one]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [end for start, end in edges if start == node]
+    return other in seen
+
+
+@pytest.mark.parametrize("shape", ["line", "star"])
+def test_many_contradictions_under_one_prompt_take_time_in_proportion(shape):
+    """A search from each edge would take a day: 300,000 edges that each are there both ways."""
+    end = np.arange(1, 150_000)
+    start = end - 1 if shape == "line" else np.zeros_like(end)
+    there, back = np.concatenate([start, end]), np.concatenate([end, start])
+    assert not checks._on_longer_cycle(there, back).any()
+    ring = np.append(there, end[-1]), np.append(back, 0)  # from the last answer to the first
+    assert checks._on_longer_cycle(*ring).sum() == (150_000 if shape == "line" else 0)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
-from plc_core.files import RunError, read_table, table_names
+from plc_core.files import RunError, table_names
 from plc_core.runs import Run
 
 TRAINED = "trained"
@@ -46,7 +46,7 @@ def read_judgements(run: Run, name: str, policy: str = TRAINED) -> pd.DataFrame:
         raise RunError(f"{path} is a link and may lead outside its run; it was not opened.")
     if not path.exists():
         raise RunError(f"The run {run.name!r} has no judgements {name!r}.")
-    table = read_table(path).to_pandas()
+    table = run.read_table(path).to_pandas()
     table = table[table["policy"] == policy].reset_index(drop=True)
     if "turn" in table and len(set(table["turn"])) > 1:
         table["prompt_id"] = table["prompt_id"] + "/" + table["turn"].astype(str)
@@ -128,7 +128,7 @@ def log_ratios(run: Run, judgements: str) -> pd.Series:
         needed = {"prompt_id", "policy", "decoding", "policy_logp", "reference_logp"}
         if path.is_symlink() or not path.exists() or not needed <= set(table_names(path)):
             continue
-        table = read_table(path, sorted(needed)).to_pandas()
+        table = run.read_table(path, sorted(needed)).to_pandas()
         own = table[(table["policy"] == TRAINED) & (table["decoding"] == "sampled")]
         ratios = (own["policy_logp"] - own["reference_logp"]).set_axis(own["prompt_id"]).dropna()
         if len(ratios):
@@ -181,5 +181,5 @@ def read_answer(
     ]
     if turn:
         wanted.append(("turn", "=", int(turn)))
-    rows = read_table(path, filters=wanted).to_pylist()
+    rows = run.read_table(path, filters=wanted).to_pylist()
     return rows[0] if rows else None

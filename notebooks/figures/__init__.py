@@ -2,7 +2,13 @@
 
 from notebooks.figures.dynamics import dynamics_over_kl, training_dynamics
 from notebooks.figures.judges import judges_side_by_side
-from notebooks.figures.label_audit import agreement, p_flip_histogram
+from notebooks.figures.label_audit import (
+    agreement,
+    gains,
+    p_flip_histogram,
+    precision_by_rank,
+    rankings_by_rate,
+)
 from notebooks.figures.methods import seed_dots, win_rate_against_kl, win_rate_dots
 from notebooks.figures.objectives import objective_curves
 from notebooks.figures.pairs import length_differences
@@ -35,12 +41,15 @@ __all__ = [
     "dynamics_over_kl",
     "flip_distribution",
     "flip_reliability",
+    "gains",
     "group_means",
     "judges_side_by_side",
     "length_differences",
     "objective_curves",
     "p_flip_histogram",
+    "precision_by_rank",
     "q_against_z",
+    "rankings_by_rate",
     "reliability",
     "reward_against_kl",
     "routing_by_state",

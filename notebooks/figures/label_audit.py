@@ -1,13 +1,22 @@
-"""Pictures of a label audit."""
+"""Pictures of label audits, and of what training on audited labels gains."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from plc_core.analysis.figures.style import INK, STATE_COLOURS, empty, finish
+from plc_core.analysis.figures.style import (
+    INK,
+    RUN_COLOURS,
+    STATE_COLOURS,
+    empty,
+    finish,
+    whiskers,
+)
 
 _MARGIN = {"l": 8, "r": 12, "t": 12, "b": 48}
 
@@ -59,3 +68,102 @@ def agreement(table: pd.DataFrame, rate: float | None) -> go.Figure:
     figure.update_xaxes(title_text="size of the evidence, |margin|", rangemode="tozero")
     figure.update_yaxes(title_text="labels that agree", tickformat=".0%")
     return finish(figure, 280, showlegend=False, margin=_MARGIN)
+
+
+def precision_by_rank(
+    suspicion: Mapping[str, NDArray[np.floating]], flipped: NDArray[np.bool_]
+) -> go.Figure:
+    """Share of reversed labels among the k most suspicious, a line a ranking; the first stands out.
+
+    Args:
+        suspicion: [pairs] by name, larger for more suspicious.
+        flipped: [pairs].
+    """
+    counts = np.arange(1, len(flipped) + 1)
+    least = min(20, len(flipped))
+    figure = go.Figure()
+    for number, (name, own) in enumerate(suspicion.items()):
+        hits = flipped[np.argsort(-own, kind="stable")].cumsum()
+        places = np.unique(np.geomspace(least, len(flipped), 200).astype(int)) - 1
+        figure.add_scatter(
+            x=counts[places],
+            y=(hits / counts)[places],
+            name=name,
+            mode="lines",
+            line={"color": _colour(number), "width": 1.5 if number else 3},
+            hovertemplate="of the first %{x:,}: %{y:.0%}",
+        )
+    figure.add_hline(flipped.mean(), line={"color": INK, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text="labels looked at, the most suspicious first", type="log")
+    figure.update_yaxes(title_text="reversed among them", tickformat=".0%", rangemode="tozero")
+    return finish(figure, 420, margin_t=72)
+
+
+def rankings_by_rate(table: pd.DataFrame) -> go.Figure:
+    """AUROC for labels reversed at random over their share, a line a ranking; the first stands out.
+
+    Args:
+        table: of `studies.label_audit.rankings`.
+    """
+    table = table[table["kind"] == "at random"]
+    if table.empty:
+        return empty("No labels were ranked.", 200)
+    figure = go.Figure()
+    names = list(dict.fromkeys(table["ranking"]))
+    for number, name in enumerate(names):
+        own = table[table["ranking"] == name].sort_values("rate")
+        figure.add_scatter(
+            x=own["rate"] + 0.002 * (number - len(names) / 2),
+            y=own["value"],
+            error_y={"array": own["high"] - own["value"], "thickness": 1, "width": 2},
+            name=name,
+            mode="lines+markers",
+            line={
+                "color": _colour(number),
+                "width": 1.3 if number else 3,
+                "dash": "solid" if name.startswith("audit") else "dot",
+            },
+            hovertemplate="%{x:.0%}: %{y:.3f}",
+        )
+    figure.update_xaxes(title_text="share of reversed labels", tickformat=".0%")
+    figure.update_yaxes(title_text="AUROC for reversed labels")
+    return finish(figure, 460, margin_t=110)
+
+
+def gains(
+    table: pd.DataFrame, against: tuple[str, ...] = ("DPO", "DPO at the same KL")
+) -> go.Figure:
+    """Points of accuracy over each of `against`, a row a label, with intervals over seeds.
+
+    Args:
+        table: of `studies.label_audit.gains_by_method` or `gains_side_by_side`.
+    """
+    table = table[table["against"].isin(against)]
+    if table.empty:
+        return empty("Nothing was trained on audited labels.", 200)
+    labels = list(dict.fromkeys(table["label"]))
+    figure = go.Figure()
+    for number, name in enumerate(against):
+        own = table[table["against"] == name]
+        colour = RUN_COLOURS[number]
+        figure.add_scatter(
+            x=own["value"],
+            y=[
+                len(labels) - 1 - labels.index(label) + 0.16 - 0.32 * number
+                for label in own["label"]
+            ],
+            error_x=whiskers(own["value"], own["low"], own["high"], colour),
+            mode="markers",
+            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number]},
+            name=f"over {name}",
+            customdata=np.stack((own["label"], own["n"].astype(int)), 1),
+            hovertemplate="%{customdata[0]}: %{x:+.1f} points (n=%{customdata[1]} seeds)",
+        )
+    figure.add_vline(0, line={"color": INK, "dash": "dot", "width": 1})
+    figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels[::-1], showgrid=False)
+    figure.update_xaxes(title_text="points of held-out accuracy on clean labels")
+    return finish(figure, 150 + 34 * len(labels), margin_t=72)
+
+
+def _colour(number: int) -> str:
+    return RUN_COLOURS[(number - 1) % len(RUN_COLOURS)] if number else STATE_COLOURS["flip"]

@@ -60,7 +60,7 @@ def of_audit(audited: Audit, rivals: Mapping[str, np.ndarray] | None = None) -> 
         _row("noise_rate", "audit", rate, noise.low, noise.high, n),
         _row("brier", "audit p_flip", float(np.mean((p_flip - flipped) ** 2)), n=n),
         _row("brier", "audit base rate", base * (1 - base), n=n),
-        _row("ece", "audit p_flip", _expected_calibration_error(p_flip, flipped), n=n),
+        _row("ece", "audit p_flip", calibrate(p_flip, flipped).ece, n=n),
     ]
     scores = {"audit p_flip": p_flip} | {
         f"audit {name}": -np.nan_to_num(column) for name, column in audited.evidence.columns.items()
@@ -71,12 +71,6 @@ def of_audit(audited: Audit, rivals: Mapping[str, np.ndarray] | None = None) -> 
             top = np.argsort(-np.asarray(score), kind="stable")[:100]
             rows.append(_row("precision_100", name, float(flipped[top].mean()), n=len(top)))
     return rows
-
-
-def _expected_calibration_error(chances: np.ndarray, truth: np.ndarray, bins: int = 10) -> float:
-    """Mean over pairs of |mean chance - share true| of the pair's bin, ten of equal width."""
-    place = np.minimum((chances * bins).astype(int), bins - 1)
-    return float(np.abs(np.bincount(place, chances - truth)).sum() / len(chances))
 
 
 def of_training(visits: pd.DataFrame, pairs: pd.DataFrame, metrics: pd.DataFrame) -> list[Measure]:

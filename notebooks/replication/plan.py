@@ -83,6 +83,7 @@ class ReplicationConfig(BaseModel):
     evidence: dict[str, dict[str, Any]] = Field(default_factory=dict)
     evidence_rates: list[float] = Field(default_factory=list)
     rivals: list[Rival] = Field(default_factory=lambda: list(RIVALS))
+    judge: str | None = None  # backbone of the reward model; None: the study's own model
     responses: int = Field(0, ge=0)  # prompts that every trained policy answers
     response_tokens: int = Field(128, gt=0)
 

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +18,16 @@ from datasets import Dataset
 from transformers import PrinterCallback, set_seed
 
 from notebooks.replication import measures, rivals
+from notebooks.replication.judge import Judge
 from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from notebooks.replication.results import job_row
-from notebooks.replication.reward import RewardHead, response_features, reward_head
 from notebooks.replication.splits import Material
-from plc_core.data import load_pairs, vote_groups
+from plc_core.data import Pairs, load_pairs, vote_groups
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.language import parse_prompt
+from plc_core.engine.adapters import add_lora
 from plc_core.engine.arguments import training_arguments
+from plc_core.engine.config import TrainConfig
 from plc_core.engine.logprobs import autocast, pair_logps, response_logps, verify_packing
 from plc_core.engine.models import compile_layers, load_policy, model_identity
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
@@ -99,12 +100,13 @@ class Laboratory:
         self.progress = Progress()
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.bf16 = study.train.get("precision") == "bf16"
-        policy, self.tokenizer = load_policy(study.model)
+        adapted = self.bf16 and study.train.get("lora_rank", 0)
+        policy, self.tokenizer = load_policy(study.model, "bf16" if adapted else "fp32")
         self.policy: Any = policy.to(self.device).eval()  # type: ignore[arg-type]
         self.identity = model_identity(self.policy)
         self._probes: dict[str, _Probe] = {}
-        self._rewards: dict[str, np.ndarray] = {}  # of the answers of the part test
-        self._head: RewardHead | None = None
+        self._rewards: np.ndarray | None = None  # of the pairs of the part test
+        self._judge: Judge | None = None
         self._verified = False
         self.prompts = [prompt_ids(self.tokenizer, turns) for turns in material.prompts]
 
@@ -141,9 +143,7 @@ class Laboratory:
         recorder = VisitRecorder(run, dataset["pair_id"], config.beta)
         arguments = training_arguments(config, run, len(dataset), PartialState())
         arguments.save_strategy = "no"
-        policy = copy.deepcopy(self.policy)  # the reference stays as it is
-        if config.compile:
-            compile_layers(policy)
+        policy = self._start(config, compiled=config.compile)
         trainer = PreferenceTrainer(
             policy, arguments, dataset, collator, objective, shadow, recorder
         )
@@ -181,7 +181,7 @@ class Laboratory:
                 found += measures.of_votes(q_tie, q_flip, per_token, probe.longer, probe.pairs)
             # The reward model was fitted on part of the fresh pairs.
             if self.prompts and job.mixture != "fresh":
-                plain = copy.deepcopy(self.policy)  # generation would be compiled at every length
+                plain = self._start(config, compiled=False)  # generation has every length
                 plain.load_state_dict(policy.state_dict())
                 rewards = self._responses(plain)
                 columns = ([r[k] for r in rewards] for k in ("reward", "kl", "tokens"))
@@ -195,6 +195,15 @@ class Laboratory:
         }
         compact = visits.merge(table[["pair_id", "flipped", "injected_tie"]], on="pair_id")
         return Outcome(row, _named(job, found), _named(job, rewards), compact.assign(job=job.name))
+
+    def _start(self, config: TrainConfig, compiled: bool) -> Any:
+        """A policy to train: a copy, as the reference stays as it is; with adapters if asked."""
+        policy = copy.deepcopy(self.policy)
+        if compiled:
+            compile_layers(policy)
+        if config.lora_rank:
+            policy = add_lora(policy, config.lora_rank, config.lora_alpha)
+        return policy
 
     def _made(self, started: float, pairs: int, fingerprint: str) -> dict[str, Any]:
         return {
@@ -232,16 +241,16 @@ class Laboratory:
             a_token = likelihoods(read.log_probs, read.token_lengths)["log-likelihood a token"]
             found[rivals.PERPLEXITY] = -a_token
         if rivals.REWARD in asked and self.study.shares["reward"]:
-            clean = load_pairs(self.material.files["reward"], split=None)
-            _, others = read_model(clean, model, length, kinds, self.progress)
+            _, others = read_model(self._pairs("reward"), model, length, kinds, self.progress)
             found[rivals.REWARD] = rivals.reward_model(features(others), own)
         return found
 
     def probe(self, name: str) -> _Probe:
         """A part of the pairs with its reference log-probs; made once."""
         if name not in self._probes:
-            pairs = load_pairs(self.material.files[name], split=None)
-            tokens = tokenize_pairs(pairs, self.tokenizer, self._max_length, progress=self.progress)
+            tokens = tokenize_pairs(
+                self._pairs(name), self.tokenizer, self._max_length, progress=self.progress
+            )
             dataset, _ = self._with_reference(tokens.dataset)
             table = _pairs_table(tokens.pairs)
             if name == "votes":
@@ -290,28 +299,31 @@ class Laboratory:
 
     def _agreement(self, margins: np.ndarray, q_flip: np.ndarray) -> list[dict[str, Any]]:
         probe = self.probe("test")
-        if self.study.model == "world":
-            rewards = [probe.pairs[f"score_{side}"].to_numpy() for side in _SIDES]
-        else:
-            rows = list(probe.tokens)
-            rewards = [self._rewards_of(rows, side) for side in _SIDES]
-        return measures.agreement(margins, q_flip, rewards[0] - rewards[1], probe.longer)
-
-    def _rewards_of(self, rows: Sequence[dict[str, Any]], side: str) -> np.ndarray:
-        if side not in self._rewards:
-            prompts = [row["prompt_ids"] for row in rows]
-            answers = [row[f"{side}_ids"] for row in rows]
-            features = response_features(self.policy, prompts, answers, self.bf16)
-            self._rewards[side] = self.head(features)
-        return self._rewards[side]
+        if self._rewards is None:
+            if self.study.model == "world":
+                scores = [probe.pairs[f"score_{side}"].to_numpy() for side in _SIDES]
+                self._rewards = scores[0] - scores[1]
+            else:
+                ids = probe.pairs["pair_id"].tolist()
+                self._rewards = self.judge.of_pairs(self._pairs("test"), ids)
+        return measures.agreement(margins, q_flip, self._rewards, probe.longer)
 
     @property
-    def head(self) -> RewardHead:
+    def judge(self) -> Judge:
         """The reward model of this study; fitted where the results do not have it yet."""
-        if self._head is None:
-            rows = list(self.probe("reward").tokens)
-            self._head = reward_head(self.results / "reward.csv", self.policy, rows, self.bf16)
-        return self._head
+        if self._judge is None:
+            own = self.study.judge in (None, self.study.model)
+            backbone: Any = self.policy, self.tokenizer
+            if not own:
+                backbone = load_policy(str(self.study.judge))
+            model, tokenizer = backbone
+            model.to(self.device).eval()
+            judge = Judge(model, tokenizer, own, self._max_length, self.bf16)
+            self._judge = judge.fit(self.results / "reward.csv", self._pairs("reward"))
+        return self._judge
+
+    def _pairs(self, name: str) -> Pairs:
+        return load_pairs(self.material.files[name], split=None)
 
     @torch.no_grad()
     def _responses(self, policy: Any) -> list[dict[str, Any]]:
@@ -335,8 +347,7 @@ class Laboratory:
                 for t, a in zip(turns, answers, strict=True)
             ]
         else:
-            features = response_features(self.policy, self.prompts, ids, self.bf16)
-            rewards = self.head(features).tolist()
+            rewards = self.judge.of_answers(self.material.prompts, answers).tolist()
         return [
             {"prompt": i, "reward": reward, "kl": a - b, "tokens": len(ids[i])}
             for i, (reward, a, b) in enumerate(zip(rewards, own, reference, strict=True))

@@ -169,6 +169,7 @@ def _work(
             logger.debug("%s", traceback.format_exc())
             come.put(("failed", job.name, (job, _said(error))))
         gc.collect()  # a trainer and its callbacks hold each other, and the policy with them
+        torch.cuda.empty_cache()  # of memory that the workers beside this one may need
         durations.append(time.monotonic() - started)
         shutil.rmtree(scratch, ignore_errors=True)
     come.close()
@@ -189,6 +190,7 @@ def _variables(number: int, workers: int) -> dict[str, str]:
     values = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "TOKENIZERS_PARALLELISM": "false",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # several share a GPU's memory
         BATCH_VARIABLE: "study",  # the bar of this call is the parent's
     }
     if count := torch.cuda.device_count():

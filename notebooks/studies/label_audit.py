@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from pydantic import Field
 
 from notebooks.evidence.claims import shown
@@ -25,19 +24,12 @@ from notebooks.evidence.estimates import (
     difference,
     over_seeds,
     read_study,
+    win_rates,
 )
 from notebooks.evidence.report import results_folder
 from notebooks.replication import rivals
 from notebooks.studies.study import Share
 from plc_core.analysis.calibration import Calibration, calibrate
-from plc_core.analysis.figures.style import (
-    INK,
-    RUN_COLOURS,
-    STATE_COLOURS,
-    empty,
-    finish,
-    whiskers,
-)
 from plc_core.data import flip_labels
 from plc_core.engine.config import Parameters
 from plc_core.files import RunError
@@ -112,36 +104,15 @@ def audit_of_known_errors(config: LabelAuditStudy) -> tuple[Audit, np.ndarray]:
     return found, np.array(found.pairs.dataset["flipped"], dtype=bool)
 
 
+def rankings_of(found: Audit) -> dict[str, np.ndarray]:
+    """Suspicion of each pair by the whole audit and by each evidence, larger for more."""
+    own = {name: -np.nan_to_num(column) for name, column in found.evidence.columns.items()}
+    return {OURS: found.probabilities} | own
+
+
 def calibration_of(found: Audit, flipped: np.ndarray) -> Calibration:
     """p_flip beside the share of labels that were reversed here."""
     return calibrate(found.probabilities, flipped)
-
-
-def precision_by_rank(found: Audit, flipped: np.ndarray) -> go.Figure:
-    """Share of reversed labels among the k most suspicious, for each evidence and all together."""
-    columns = {OURS: found.probabilities}
-    columns |= {name: -np.nan_to_num(own) for name, own in found.evidence.columns.items()}
-    counts = np.arange(1, len(flipped) + 1)
-    least = min(20, len(flipped))
-    figure = go.Figure()
-    for number, (name, suspicion) in enumerate(columns.items()):
-        hits = flipped[np.argsort(-suspicion, kind="stable")].cumsum()
-        places = np.unique(np.geomspace(least, len(flipped), 200).astype(int)) - 1
-        figure.add_scatter(
-            x=counts[places],
-            y=(hits / counts)[places],
-            name=name,
-            mode="lines",
-            line={
-                "color": RUN_COLOURS[number % len(RUN_COLOURS)],
-                "width": 3 if name == OURS else 1.5,
-            },
-            hovertemplate="of the first %{x:,}: %{y:.0%}",
-        )
-    figure.add_hline(flipped.mean(), line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="labels looked at, the most suspicious first", type="log")
-    figure.update_yaxes(title_text="reversed among them", tickformat=".0%", rangemode="tozero")
-    return finish(figure, 420, margin_t=72)
 
 
 # ---- evidence and rivals, over seeds -------------------------------------------------------------
@@ -174,16 +145,19 @@ def _by_kind(
 
 
 def _evidence(study: Study, measure: str, group: str, name: str) -> pd.DataFrame:
-    """Values of the jobs without training. Errors that follow from the scores may be the same for
-    every seed: the same pairs count once."""
-    values = study.values(measure, group, name, "evidence")
+    """Values of the jobs without training, and of the audits before training with weights.
+
+    Errors that follow from the scores may be the same for every seed: the same pairs count once.
+    """
+    before = ("cdpo-weights", "main") if name == "random" else ("cdpo-weights-hard", "variants")
+    jobs = [(name, "evidence"), before]
+    values = pd.concat([study.values(measure, group, *own) for own in jobs])
     data = study.jobs.set_index("job")["data"]
     return values.assign(data=values["job"].map(data)).drop_duplicates(["flip_rate", "data"])
 
 
-def rankings_table(study: Study, measure: str = "flip_auroc") -> pd.DataFrame:
+def rankings_table(table: pd.DataFrame) -> pd.DataFrame:
     """`rankings` as text, a column a kind and rate."""
-    table = rankings(study, measure)
     cells: dict[str, dict[str, str]] = {}
     for kind in _KINDS.values():
         for row in table[table["kind"] == kind].sort_values("rate").to_dict("records"):
@@ -278,28 +252,33 @@ def _balanced(study: Study, method: str, part: str) -> pd.DataFrame:
 
 
 def _methods(study: Study) -> list[tuple[str, str]]:
-    """(slice, method) of the methods that an audit came before, and of their controls."""
-    audited = study.jobs["method"].isin(METHODS) & study.jobs["slice"].isin(_PARTS)
-    named = study.jobs[audited].drop_duplicates(["slice", "method"])
+    """(slice, method) of `METHODS` that the study has."""
+    shown_here = study.jobs["method"].isin(METHODS) & study.jobs["slice"].isin(_PARTS)
+    named = study.jobs[shown_here].drop_duplicates(["slice", "method"])
     found = zip(named["slice"], named["method"], strict=True)
     return sorted(found, key=lambda pair: list(METHODS).index(pair[1]))
 
 
+BEST = "cdpo-weights"
+"""The documented way to train on noisy labels."""
 METHODS = {
-    "cdpo-weights": "cDPO, each pair its own ε",
+    BEST: "cDPO, each pair its own ε",
     "dpo-turned": "DPO, suspicious labels turned",
     "plc-priors": "PLC-DPO, each pair its own prior",
     "cdpo-rate": "cDPO, one ε: how many, not which",
     "cdpo-lengths": "cDPO, ε from lengths alone",
+    "plc-aggressive": "PLC-DPO, without an audit",
 }
+"""What is compared with DPO on the labels as they are: audits, their controls, the paper's own."""
 
 
-def gains_table(study: Study) -> pd.DataFrame:
-    """`gains` as text with accuracy and KL: a row a method and rate of reversed labels."""
-    table = gains(study)
+def gains_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """`gains` as text, a row a method and rate of reversed labels, with accuracy, KL, and how often
+    the study's judge prefers a sampled answer to that of DPO on the same labels."""
     rows = []
     for part, method in [("main", BASELINE), *_methods(study)]:
         values = study.values("accuracy", "test", method, part)
+        won = win_rates(study, method, part)
         for rate in sorted(values["flip_rate"].unique()):
             row = {"method": METHODS.get(method, "DPO"), "reversed": f"{rate:.0%}"}
             for label, measure, group, scale, digits in (
@@ -316,98 +295,60 @@ def gains_table(study: Study) -> pd.DataFrame:
                 ]
                 texts = [_text(found, 1, signed=True) for found in cell.to_dict("records")]
                 row[f"over {against}"] = "".join(texts) or "–"
+            found = over_seeds(at(won, (rate,))) if method != BASELINE else None
+            row["answers that win against DPO's, %"] = "–" if found is None else shown(found, 1)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def gains_figure(study: Study) -> go.Figure:
-    """Points of accuracy over DPO, and over DPO at the same KL, with intervals over seeds."""
-    table = gains(study)
-    table = table[(table["rate"] > 0) & table["against"].isin((DPO, SAME_KL))]
-    if table.empty:
-        return empty(f"The study {study.name!r} has trained on no audited labels.", 200)
-    labels = [
-        f"{METHODS[method]}, {rate:.0%} reversed"
-        for method in METHODS
-        for rate in sorted(table.loc[table["method"] == method, "rate"].unique())
-    ]
-    figure = go.Figure()
-    for number, (against, shift) in enumerate(((DPO, 0.16), (SAME_KL, -0.16))):
-        own = table[table["against"] == against]
-        names = [
-            f"{METHODS[method]}, {rate:.0%} reversed"
-            for method, rate in zip(own["method"], own["rate"], strict=True)
-        ]
-        colour = RUN_COLOURS[number]
-        figure.add_scatter(
-            x=own["value"],
-            y=[len(labels) - 1 - labels.index(name) + shift for name in names],
-            error_x=whiskers(own["value"], own["low"], own["high"], colour),
-            mode="markers",
-            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number]},
-            name=f"over {against}",
-            customdata=np.stack((names, own["n"].astype(int)), 1),
-            hovertemplate="%{customdata[0]}: %{x:+.1f} points (n=%{customdata[1]} seeds)",
-        )
-    figure.add_vline(0, line={"color": INK, "dash": "dot", "width": 1})
-    figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels[::-1], showgrid=False)
-    figure.update_xaxes(title_text="points of held-out accuracy on clean labels")
-    return finish(figure, 150 + 34 * len(labels), margin_t=72)
+def conclusion(gained: Mapping[str, pd.DataFrame], method: str = BEST) -> list[str]:
+    """A sentence a study: whether a method clears 0 over DPO at every rate of reversed labels.
 
-
-def rankings_figure(study: Study) -> go.Figure:
-    """AUROC for labels reversed at random, over their share: the audit and its best rivals."""
-    table = rankings(study)
-    table = table[table["kind"] == _KINDS["random"]]
-    if table.empty:
-        return empty(f"The study {study.name!r} has ranked no labels.", 200)
-    figure = go.Figure()
-    names = [name for name in RANKINGS if name in set(table["ranking"])]
-    for number, name in enumerate(names):
-        own = table[table["ranking"] == name].sort_values("rate")
-        ours = name == OURS
-        figure.add_scatter(
-            x=own["rate"] + 0.002 * (number - len(names) / 2),
-            y=own["value"],
-            error_y={"array": own["high"] - own["value"], "thickness": 1, "width": 2},
-            name=name,
-            mode="lines+markers",
-            line={
-                "color": STATE_COLOURS["flip"] if ours else RUN_COLOURS[number % len(RUN_COLOURS)],
-                "width": 3 if ours else 1.3,
-                "dash": "solid" if name.startswith("audit") else "dot",
-            },
-            hovertemplate="%{x:.0%}: %{y:.3f}",
-        )
-    figure.update_xaxes(title_text="share of reversed labels", tickformat=".0%")
-    figure.update_yaxes(title_text="AUROC for reversed labels")
-    return finish(figure, 460, margin_t=110)
-
-
-def conclusion(studies: dict[str, Study], method: str = "cdpo-weights") -> list[str]:
-    """A sentence a study: whether the documented method clears 0 over DPO at every rate."""
+    Args:
+        gained: tables of `gains`, by what the study is.
+    """
     said = []
-    for name, study in studies.items():
-        table = gains(study)
-        own = table[(table["method"] == method) & (table["against"] == DPO)]
+    for name, table in gained.items():
+        own = table[(table["method"] == method) & (table["against"] == DPO)].sort_values("rate")
         noisy, clean = own[own["rate"] > 0], own[own["rate"] == 0]
-        if noisy.empty or noisy["low"].isna().any():
+        known = noisy[noisy["low"].notna()]
+        if noisy.empty:
             said.append(f"{name}: whether mending labels pays has not been measured.")
             continue
         cells = ", ".join(
             f"{_text(row, 1, signed=True)} points at {row['rate']:.0%}"
             for row in noisy.to_dict("records")
         )
-        verdict = (
-            "gains accuracy over DPO"
-            if (noisy["low"] > 0).all()
-            else "is not shown to gain accuracy over DPO at every rate"
-        )
+        if known.empty:
+            verdict = "has too few seeds for a verdict"
+        elif (known["low"] > 0).all():
+            missing = len(known) < len(noisy)
+            verdict = "gains accuracy over DPO" + " where there are three seeds" * missing
+        else:
+            verdict = "is not shown to gain accuracy over DPO at every rate"
         cost = "".join(
             f"; on clean labels {_text(row, 1, signed=True)}" for row in clean.to_dict("records")
         )
         said.append(f"{name}: {METHODS[method]}, {verdict}: {cells}{cost}.")
     return said
+
+
+def gains_side_by_side(gained: Mapping[str, pd.DataFrame], method: str = BEST) -> pd.DataFrame:
+    """One method's gains at every rate of reversed labels in all studies, for one picture."""
+    parts = [
+        own.assign(label=name + ", " + own["rate"].map("{:.0%} reversed".format))
+        for name, table in gained.items()
+        for own in [table[(table["method"] == method) & (table["rate"] > 0)].sort_values("rate")]
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def gains_by_method(table: pd.DataFrame) -> pd.DataFrame:
+    """A study's gains at every rate of reversed labels, for one picture."""
+    own = table[table["rate"] > 0]
+    names = own["method"].map(METHODS) + ", " + own["rate"].map("{:.0%} reversed".format)
+    order = own["method"].map(list(METHODS).index)
+    return own.assign(label=names, order=order).sort_values(["order", "rate"], kind="stable")
 
 
 def _text(row: Mapping[Any, Any], digits: int, signed: bool = False) -> str:

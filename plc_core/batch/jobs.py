@@ -27,7 +27,7 @@ from plc_core.runs import UNSTARTED, Run, check_root, create_run, open_run
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_TO_STOP = 60.0
-_NOT_CONTENT = ("resume", "runs_dir", "make", "workers")
+_NOT_CONTENT = ("name", "resume", "runs_dir", "make", "workers")
 """Parameters that change nothing in what comes out."""
 
 

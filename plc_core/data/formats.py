@@ -27,7 +27,7 @@ from plc_core.data.json_text import (
 )
 from plc_core.data.pairs import DataError
 from plc_core.data.storage import scratch_file
-from plc_core.data.table_headers import check_columns
+from plc_core.data.table_headers import check_columns, check_names
 from plc_core.data.tables import ARROW, table_rows
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -193,8 +193,7 @@ def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -
         reader = csv.reader(lines(), delimiter=delimiter, strict=True)
         names = next(reader, [])
         check_columns(path, len(names))
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise DataError(f"{path} has two columns of the name {twice[0]!r}.")
+        check_names(path, names)
         missing = dict.fromkeys(names)
         for cells in reader:
             held = 0

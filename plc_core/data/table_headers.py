@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +41,12 @@ def check_columns(path: Path, count: int) -> None:
         )
 
 
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """DataError for a table with two columns of one name, of which its rows would have the last."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(f"{path} has two columns of the name {twice[0]!r}.")
+
+
 def parquet_plan(path: Path, file: pq.ParquetFile) -> tuple[list[str], list[int]]:
     """How a Parquet file is read in little memory.
 
@@ -51,6 +58,7 @@ def parquet_plan(path: Path, file: pq.ParquetFile) -> tuple[list[str], list[int]
     """
     meta = file.metadata
     check_columns(path, meta.num_columns)
+    check_names(path, file.schema_arrow.names)
     dictionaries: set[str] = set()
     rows_at_once = []
     with path.open("rb") as raw:

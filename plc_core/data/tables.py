@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plc_core.data.bounds import Bounds
 from plc_core.data.json_text import Row
 from plc_core.data.pairs import DataError
-from plc_core.data.table_headers import check_arrow, check_columns, parquet_plan
+from plc_core.data.table_headers import check_arrow, check_columns, check_names, parquet_plan
 
 ARROW = b"ARROW1"
 _AT_ONCE = 500  # rows
@@ -58,6 +58,7 @@ def table_rows(
         source.seek(start)
         reader = pa.ipc.open_stream(source)
         check_columns(path, len(reader.schema))
+        check_names(path, reader.schema.names)
         for number, row in _numbered(path, iter(reader), bounds):
             yield number, row, source.tell() / source.size()
 

@@ -177,8 +177,9 @@ def _open(config: TrainConfig) -> None:
     before = run.info.get("config")
     if not isinstance(before, dict):
         raise RunError(f"The run.json of {run.name!r} does not say with which parameters it began.")
-    # A parameter that did not exist when the run began had its default.
+    # A parameter that did not exist when the run began had its default; a folder may be renamed.
     before = TrainConfig.model_validate({"name": run.name}).model_dump() | before
+    before["name"] = run.name
     changed = [k for k, v in parameters.items() if k not in _MAY_CHANGE and before[k] != v]
     if changed:
         raise RunError(

@@ -50,7 +50,7 @@ def open_stage(config: StageConfig, kind: str) -> tuple[Run, Path | None]:
         return create_run(root, config.name, {"kind": kind, "config": parameters}), None
     run = open_run(resolve(root, config.name))
     before = run.info.get("config") or {}
-    same = {"resume", "runs_dir"}
+    same = {"resume", "runs_dir", "name"}
     if changed := [k for k, v in parameters.items() if k not in same and before.get(k) != v]:
         raise RunError(
             f"The run {run.name!r} cannot go on with other parameters: {', '.join(changed)} "

@@ -30,7 +30,7 @@ from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
 from plc_core.evaluation.methods import Contestant, check_contestants
 from plc_core.evaluation.policies import LocalPolicy, Policy
-from plc_core.files import RunError, read_table
+from plc_core.files import RunError
 from plc_core.runs import Run
 
 
@@ -179,7 +179,7 @@ def _characters(run: Run, benchmark: str, label: str, verdicts: pd.DataFrame) ->
     """Characters of the trained policy's answers that verdicts are about, in their order."""
     keys = ["prompt_id", "turn"]
     path = run.path / "generations" / f"{benchmark}.parquet"
-    answers = read_table(path, [*keys, "policy", "decoding", "response"]).to_pandas()
+    answers = run.read_table(path, [*keys, "policy", "decoding", "response"]).to_pandas()
     own = answers[(answers["policy"] == "trained") & (answers["decoding"] == label)]
     lengths = own.set_index(keys)["response"].str.len()
     return [int(n) for n in lengths.loc[pd.MultiIndex.from_frame(verdicts[keys])]]

@@ -12,10 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.benchmarks import Benchmark, open_benchmark
 from plc_core.evaluation.decoding import Decoding
-from plc_core.evaluation.judges.judgements import answer_checksums, score_generations
+from plc_core.evaluation.judges.judgements import (
+    Part,
+    answer_checksums,
+    beside,
+    pair_checksum,
+    score_generations,
+)
 from plc_core.evaluation.judges.named import Judge
 from plc_core.evaluation.win_rate import Incomplete
-from plc_core.files import RunError, read_json, read_table
+from plc_core.files import RunError, read_json
 from plc_core.progress import Progress
 from plc_core.runs import Run
 
@@ -66,7 +72,7 @@ def is_answered(run: Run, bench: Bench, policies: Sequence[str]) -> bool:
     if not is_newer(path, trained_checkpoint(run) / "trainer_state.json"):
         return False
     try:
-        table = read_table(path)
+        table = run.read_table(path)
     except RunError:  # damaged
         return False
     if not {"prompt_id", "turn", "conversation"} <= set(table.column_names):
@@ -87,7 +93,7 @@ def has_log_ratios(run: Run, bench: Bench, policies: Sequence[str] = ("trained",
     if not is_newer(path, run.path / "generations" / f"{bench.prompts.name}.parquet"):
         return False
     try:
-        frame = read_table(path, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
+        frame = run.read_table(path, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
     except RunError:
         return False
     return all(_covers(frame, bench, policy, bench.labels["sampled"]) for policy in policies)
@@ -142,11 +148,13 @@ def is_judged(run: Run, benchmark: str, judge: Judge) -> bool:
         return False
     keys = ["prompt_id", "turn", "policy", "decoding"]
     try:
-        judged = read_table(path, keys) if _is_by(path, judge) else None
+        judged = run.read_table(path, keys) if _is_by(path, judge) else None
     except RunError:  # damaged
         return False
+    if judged is None:
+        return False
     # As values: text of one file may be typed as large text, and is the same text.
-    return judged is not None and judged.to_pylist() == read_table(answers, keys).to_pylist()
+    return judged.to_pylist() == run.read_table(answers, keys).to_pylist()
 
 
 def kept_verdicts(
@@ -156,22 +164,24 @@ def kept_verdicts(
     there.
     """
     path = run.path / "judgements" / f"{judge.name}-{benchmark}-against-{baseline.name}.parquet"
-    if not _is_of(path, [run, baseline], benchmark):
-        return None
+    part = Part("trained", decoding, "trained")
     try:
         if not _is_by(path, judge):
             return None
-        verdicts = read_table(path).to_pandas()
-    except RunError:  # damaged
+        verdicts = run.read_table(path).to_pandas()
+    except RunError:  # damaged, or not there
         return None
-    generated = run.path / "generations" / f"{benchmark}.parquet"
-    answers = read_table(generated, ["prompt_id", "turn", "policy", "decoding"]).to_pandas()
-    own, asked = (
-        frame[(frame["policy"] == "trained") & (frame["decoding"] == decoding)]
-        for frame in (verdicts, answers)
+    mine, theirs = beside(run, benchmark, baseline, part)
+    said = read_json(path.with_suffix(".json")).get("answers")
+    # An older version said which file they were from, or nothing.
+    of_these = (
+        said.get(str(part)) == pair_checksum(mine, theirs)
+        if isinstance(said, dict)
+        else _is_of(path, [run, baseline], benchmark)
     )
-    met = [sorted(zip(side["prompt_id"], side["turn"], strict=True)) for side in (own, asked)]
-    return own.reset_index(drop=True) if met[0] == met[1] else None
+    own = verdicts[verdicts[list(Part._fields)].eq(list(part)).all(axis=1)]
+    met = [sorted(zip(side["prompt_id"], side["turn"], strict=True)) for side in (own, mine)]
+    return own.reset_index(drop=True) if of_these and met[0] == met[1] else None
 
 
 def refuse_missing(what: str, runs: Sequence[str]) -> None:

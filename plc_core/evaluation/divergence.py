@@ -14,7 +14,7 @@ from plc_core.engine.tokens import prompt_ids
 from plc_core.evaluation.decoding import Decoding
 from plc_core.evaluation.generate import answer_store
 from plc_core.evaluation.policies import LocalPolicy
-from plc_core.files import RunError, read_table, write_table
+from plc_core.files import RunError, write_table
 from plc_core.runs import Run
 
 LOG_PROBS = pa.schema(
@@ -87,6 +87,6 @@ def measure_log_ratios(
     path = run.path / "generations" / f"{benchmark}-log-probs.parquet"
     stays = LOG_PROBS.empty_table()
     with contextlib.suppress(RunError):  # missing, or damaged: others are measured again
-        stays = read_table(path, filters=[("policy", "!=", name)])
+        stays = run.read_table(path, filters=[("policy", "!=", name)])
     write_table(path, pa.concat_tables([stays, table]))
     return table.to_pandas()

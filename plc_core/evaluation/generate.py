@@ -19,7 +19,6 @@ from plc_core.files import (
     RunError,
     make_folder,
     read_json,
-    read_table,
     write_json,
     write_table,
 )
@@ -188,7 +187,7 @@ def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
     make_folder(path.parent)
     if path.exists():
         try:
-            old = read_table(path)
+            old = run.read_table(path)
         except RunError as error:
             raise RunError(
                 f"{error}. Delete it and evaluate again: the file is written anew from the "

@@ -10,7 +10,7 @@ import pandas as pd
 from plc_core.evaluation.comparison import GROUP, SFT, Evaluation
 from plc_core.evaluation.methods import Contestant, check_same
 from plc_core.evaluation.win_rate import Incomplete
-from plc_core.files import RunError, read_table
+from plc_core.files import RunError
 from plc_core.runs import Run
 
 ITSELF = "run"
@@ -111,7 +111,7 @@ def read_evaluation(
 
 def _categories(run: Run, benchmark: str) -> dict[str, str]:
     path = run.path / "generations" / f"{benchmark}.parquet"
-    table = read_table(path, ["prompt_id", "category"])
+    table = run.read_table(path, ["prompt_id", "category"])
     return dict(zip(table["prompt_id"].to_pylist(), table["category"].to_pylist(), strict=True))
 
 
@@ -119,7 +119,7 @@ def _lengths(run: Run, benchmark: str) -> pd.DataFrame:
     """Characters of the answers to a prompt, all turns together, by policy and decoding."""
     path = run.path / "generations" / f"{benchmark}.parquet"
     keys = ["policy", "decoding", "prompt_id"]
-    answers = read_table(path, [*keys, "response"]).to_pandas()
+    answers = run.read_table(path, [*keys, "response"]).to_pandas()
     answers["characters"] = answers["response"].str.len()
     return answers.groupby(keys, sort=False)["characters"].sum().reset_index()
 

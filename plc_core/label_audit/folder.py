@@ -1,7 +1,8 @@
 """An audit as a run folder: what the inspector opens, and what a blind check is added to.
 
     pairs.parquet, findings.parquet  as a training run has them
-    audit.parquet                    one row a pair: p_flip, p_tie, margin, reason, each evidence
+    audit.parquet                    one row a pair: p_flip, p_tie, margin, reason, each evidence,
+                                     and the columns that the user's rows had beside the pair
     tables/evidence.csv, noise-by-<column>.csv
     blind_check/                     people's verdicts, once there are some
 
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from plc_core.files import RunError, read_table, write_table
+from plc_core.files import REMEDY, RunError, read_table, write_table
 from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
-from plc_core.storage import list_checksums
+from plc_core.runs.own_columns import own_columns
+from plc_core.storage import first_damaged, list_checksums
 
 if TYPE_CHECKING:
     from plc_core.label_audit.audit import Audit
@@ -44,9 +47,8 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     groups = {column: audit.noise_by(column) for column in noise_by}
     run.write_pairs(audit.pairs.table)
     run.write_findings(audit.pairs.findings)
-    write_table(
-        run.path / "audit.parquet", pa.Table.from_pandas(audit.judged(), preserve_index=False)
-    )
+    judged = pa.Table.from_pandas(audit.judged(), preserve_index=False)
+    write_table(run.path / "audit.parquet", _with_own_columns(judged, run.path / "pairs.parquet"))
     folder = run.path / "tables"
     folder.mkdir(exist_ok=True)
     audit.evidence_table().to_csv(folder / "evidence.csv", index=False)
@@ -69,6 +71,20 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
             "sentences": audit.sentences(),
         },
     )
+
+
+def _with_own_columns(judged: pa.Table, pairs: Path) -> pa.Table:
+    """The table with the user's columns, by which its rows are found in the user's own files."""
+    with pq.ParquetFile(pairs) as file:
+        own = own_columns(file)
+        batches = file.iter_batches(columns=["metadata"])
+        tables = [own.table(pa.chunked_array([batch.column(0)])) for batch in batches]
+    if not own.types or not tables:
+        return judged
+    taken = set(judged.column_names)
+    for name, values in zip(own.types, pa.concat_tables(tables).columns, strict=True):
+        judged = judged.append_column(f"own_{name}" if name in taken else name, values)
+    return judged
 
 
 def read_noise(path: Path) -> pd.DataFrame:
@@ -102,8 +118,18 @@ class AuditFolder:
         return said
 
     def noise_by(self, column: str) -> pd.DataFrame:
-        """The noise rate by a column that the audit was asked for; see `Audit.noise_by`."""
-        return read_noise(self.run.path / "tables" / _noise_file(column))
+        """The noise rate by a column that the audit was asked for; see `Audit.noise_by`.
+
+        Raises:
+            RunError: where a table of the audit is damaged, or there is none by the column.
+        """
+        folder = self.run.path / "tables"
+        if damaged := first_damaged(folder):
+            raise RunError(f"{folder / damaged} is damaged or missing. {REMEDY}")
+        path = folder / _noise_file(column)
+        if not path.exists():
+            raise RunError(f"The audit {self.run.name!r} has no noise rates by {column!r}.")
+        return read_noise(path)
 
     @property
     def check(self) -> BlindCheck:

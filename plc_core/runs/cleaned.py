@@ -154,7 +154,8 @@ def _cleaned(
         "run": pa.array([run] * len(ids)),
         "run_pair_id": table["pair_id"],
         "decision": pa.array(words),
-        "note": pa.array([decision.note for decision in said], pa.string()),
+        # A lone surrogate is in no file.
+        "note": pa.array([d.note.encode("utf-8", "backslashreplace") for d in said]).cast("string"),
         "restored": restored,
         "tie": pc.or_(pa.array([is_level(cast) for cast in votes]), pc.and_(is_open, injected)),
     }

@@ -81,7 +81,9 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
 
 def _begun(path: Path, info: dict[str, Any], by: str | None) -> Run:
     run = Run(path, info)
-    process = {"pid": os.getpid(), "host": socket.gethostname()} if by else {}
+    # A person's analysis in a notebook stays queued, whatever became of its process.
+    known = by or info.get("kind") != "analysis"
+    process = {"pid": os.getpid(), "host": socket.gethostname()} if known else {}
     run.set_status(state="queued", reason=None, by=by, **process)
     write_json(path / "run.json", info)
     return run

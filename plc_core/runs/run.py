@@ -44,6 +44,7 @@ from plc_core.runs.status import INPUTS_VARIABLE, StatusFile
 from plc_core.runs.visit_files import VisitFiles
 
 SCHEMA = 1
+_FIELDS = {"config": dict, "data": dict, "trained_steps": int}
 
 
 def modified(folder: Path) -> int | None:
@@ -66,6 +67,9 @@ def open_run(path: Path | str) -> Run:
             f"{path / 'run.json'} has schema {schema!r}, and this version reads schema {SCHEMA}; "
             "update plc_core, or open the run with the version that wrote it."
         )
+    for name, kind in _FIELDS.items():
+        if not isinstance(info.get(name), (kind, type(None))):
+            raise RunError(f"{path / 'run.json'} should hold {name} as {kind.__name__}. {REMEDY}")
     if opened := os.environ.get(INPUTS_VARIABLE):
         with Path(opened).open("a", encoding="utf-8") as file:
             file.write(f"{path.resolve()}\n")
@@ -234,6 +238,13 @@ class Run:
             raise RunError(f"The run {self.name!r} has no {relative}.")
         return found.to_pandas()
 
+    def read_table(
+        self, path: Path, columns: Sequence[str] | None = None, filters: Any = None
+    ) -> pa.Table:
+        """A Parquet file of the run, verified as this run's files are; see `files.read_table`."""
+        names = None if columns is None else list(columns)
+        return read_table(path, names, filters, sealed=self.has_checksums)
+
     def _table(
         self,
         relative: str,
@@ -251,5 +262,4 @@ class Run:
             if expected and self.has_checksums:
                 raise RunError(f"{path} is missing. {REMEDY}")
             return None
-        names = None if columns is None else list(columns)
-        return read_table(path, names, filters, sealed=self.has_checksums)
+        return self.read_table(path, columns, filters)

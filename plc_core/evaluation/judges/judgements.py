@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,13 +17,13 @@ from plc_core.files import (
     RunError,
     make_folder,
     read_json,
-    read_table,
     write_json,
     write_table,
 )
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
+from plc_core.storage import content_hash
 
 SCORES = pa.schema(
     {
@@ -153,25 +153,15 @@ def compare_generations(
     """Let a judge compare a run's answers with those of a baseline to the same prompts.
 
     Writes judgements/<judge>-<benchmark>-against-<baseline>.parquet in the schema `VERDICTS`. Rows
-    of other policies and decodings stay there, if the judge and its seed are still the same.
+    of other policies and decodings stay there, if the judge and its seed are still the same; the
+    .json file says of each which answers its verdicts are of.
 
     Raises:
         RunError: where one of the two has no answers, or they do not answer the same prompts, with
             the counts.
     """
-    mine = _side(run, benchmark, policy, decoding)
-    theirs = _side(baseline, benchmark, baseline_policy, decoding)
-    missing, extra = theirs.index.difference(mine.index), mine.index.difference(theirs.index)
-    if len(missing) or len(extra):
-        raise RunError(
-            f"{run.name!r} and {baseline.name!r} answer different prompts of {benchmark!r}: of "
-            f"the baseline's {len(theirs):,} answers {len(missing):,} have none beside them, and "
-            f"{len(extra):,} of the run's {len(mine):,} are to others."
-        )
-    theirs = theirs.loc[mine.index]
-    if list(mine["prompt"]) != list(theirs["prompt"]):
-        raise RunError(f"Some ids of {benchmark!r} are other prompts in {baseline.name!r}.")
-    mine, theirs = mine.reset_index(), theirs.reset_index()
+    part = Part(policy, decoding, baseline_policy)
+    mine, theirs = beside(run, benchmark, baseline, part)
     with run.running("judging"):
         verdicts = judge.compare(mine, theirs, progress or Progress(run))
     _warn_of_missing(judge.name, [verdict.problem for verdict in verdicts])
@@ -196,8 +186,48 @@ def compare_generations(
         "neutralised": [verdict.neutralised for verdict in verdicts],
     }
     name = f"{judge.name}-{benchmark}-against-{baseline.name}"
-    judged = answer_checksums([run, baseline], benchmark)
+    judged = {str(part): pair_checksum(mine, theirs)}
     return _written(run, judge, name, columns, VERDICTS, judged)
+
+
+class Part(NamedTuple):
+    """What verdicts of one call are of: the rows of one policy, decoding and policy beside it."""
+
+    policy: str
+    decoding: str
+    baseline_policy: str
+
+    def __str__(self) -> str:
+        return ", ".join(self)
+
+
+def beside(
+    run: Run, benchmark: str, baseline: Run, part: Part
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The answers of a run and those of a baseline to the same prompts, row by row.
+
+    Raises:
+        RunError: as `compare_generations`.
+    """
+    mine = _side(run, benchmark, part.policy, part.decoding)
+    theirs = _side(baseline, benchmark, part.baseline_policy, part.decoding)
+    missing, extra = theirs.index.difference(mine.index), mine.index.difference(theirs.index)
+    if len(missing) or len(extra):
+        raise RunError(
+            f"{run.name!r} and {baseline.name!r} answer different prompts of {benchmark!r}: of "
+            f"the baseline's {len(theirs):,} answers {len(missing):,} have none beside them, and "
+            f"{len(extra):,} of the run's {len(mine):,} are to others."
+        )
+    theirs = theirs.loc[mine.index]
+    if list(mine["prompt"]) != list(theirs["prompt"]):
+        raise RunError(f"Some ids of {benchmark!r} are other prompts in {baseline.name!r}.")
+    return mine.reset_index(), theirs.reset_index()
+
+
+def pair_checksum(mine: pd.DataFrame, theirs: pd.DataFrame) -> str:
+    """What names the answers that verdicts are of, whatever else lies in their files."""
+    shown = [*_KEYS, "conversation", "response"]
+    return content_hash([side[shown].to_dict("list") for side in (mine, theirs)])
 
 
 def answer_checksums(runs: Sequence[Run], benchmark: str) -> list[int]:
@@ -255,7 +285,7 @@ def _written(
     name: str,
     columns: dict[str, list[Any]],
     schema: pa.Schema,
-    judged: list[int],
+    judged: list[int] | dict[str, str],
 ) -> pd.DataFrame:
     path = run.path / "judgements" / f"{name}.parquet"
     make_folder(path.parent)
@@ -263,8 +293,9 @@ def _written(
     record = judge.record
     earlier = _earlier(path, record)
     if earlier is not None:
-        if schema is VERDICTS:
-            whole = pa.concat_tables([_others(path, table), table])
+        if isinstance(judged, dict):
+            others, known = _others(run, path, judged, earlier.get("answers"))
+            whole, judged = pa.concat_tables([others, table]), known | judged
         record = record | {"usage": _together(earlier.get("usage"), record.get("usage"))}
     write_table(path, whole)
     found = {
@@ -286,16 +317,21 @@ def _earlier(path: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     return said if same else None
 
 
-def _others(path: Path, table: pa.Table) -> pa.Table:
-    """The rows of the file that are of other policies or decodings than those of `table`."""
+def _others(
+    run: Run, path: Path, new: Collection[str], said: Any
+) -> tuple[pa.Table, dict[str, str]]:
+    """The rows of the file that are of other parts than the `new`, and of which answers they are.
+
+    None where an older version did not say that: what they held is in the cache.
+    """
+    said = said if isinstance(said, dict) else {}
+    known = {part: name for part, name in said.items() if part not in new}
     try:
-        old = read_table(path)
+        old = run.read_table(path)
     except RunError:  # damaged: what it held is in the cache
-        return table.schema.empty_table()
-    names = ["policy", "decoding", "baseline_policy"]
-    new = {tuple(row.values()) for row in table.select(names).to_pylist()}
-    stays = [tuple(row.values()) not in new for row in old.select(names).to_pylist()]
-    return old.filter(pa.array(stays, pa.bool_())).cast(table.schema)
+        return VERDICTS.empty_table(), {}
+    parts = [str(Part(**row)) for row in old.select(list(Part._fields)).to_pylist()]
+    return old.filter(pa.array([p in known for p in parts], pa.bool_())).cast(VERDICTS), known
 
 
 def _together(before: Any, now: Any) -> Any:
