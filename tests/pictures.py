@@ -7,11 +7,12 @@ from playwright.sync_api import sync_playwright
 
 from plc_core.runs import open_run
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
+from tests.measure_inspector import SETTLED
 from tests.paths import ROOT
 
 PICTURES = ROOT / "data" / "pictures"
 WIDTH, HEIGHTS = 1366, {"inspector": 1500, "report": 1150, "objectives": 900}
-SETTLE_MS = 5000
+SETTLE_MS, LONGEST_MS = 5000, 120_000
 
 
 def main(runs: Path) -> None:
@@ -29,7 +30,11 @@ def main(runs: Path) -> None:
         }
         for name, url in shots.items():
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHTS[name]})
+            page.set_default_timeout(LONGEST_MS)
             page.goto(url)
+            page.locator(".js-plotly-plot").first.wait_for()
+            if url.startswith(address):
+                page.wait_for_function(SETTLED)
             page.wait_for_timeout(SETTLE_MS)
             page.screenshot(path=PICTURES / f"{name}.png")
         browser.close()

@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from plotly.offline import get_plotlyjs_version
 
-from notebooks.studies import study
+from notebooks.studies import objective_curves, study
 from plc_core.batch.report import write_report
 from plc_core.batch.report_order import FIGURE, FINDING, HOW, finding_first
 from plc_core.runs import create_run
@@ -96,3 +96,12 @@ def test_figures_are_drawn_and_saved_without_a_network(
         assert page.title() != "owned"
         browser.close()
     assert version == get_plotlyjs_version(), "plotly-cartesian.min.js.gz is of another version"
+
+
+def test_the_objectives_report_says_which_lets_a_reversed_pair_go() -> None:
+    config = objective_curves.ObjectivesConfig(name="x", objectives=["dpo", "ropo", "ipo"])
+    said = objective_curves.pull_sentence(objective_curves.objective_curves(config))
+    # dL/dm of DPO at -4 is -sigma(4) = -0.98; of IPO 2 (m - 1/2) = -9 times 2 at beta 1.
+    assert "m = -4" in said
+    assert "dpo (0.98)" in said
+    assert said.index("ropo") < said.index("dpo (") < said.index("greatest under ipo")

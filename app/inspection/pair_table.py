@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from inspection.aggregate import Tally
 from inspection.database import frame, query, quoted
 from inspection.run_files import RunFiles
-from plc_core.data.votes import VOTES
 from plc_core.files import RunError
 from plc_core.runs import TEXT_COLUMNS
 
@@ -39,6 +38,8 @@ def pair_table(files: RunFiles) -> pa.Table:
     Raises:
         RunError: where there is no pair_id, or the file cannot be read.
     """
+    from plc_core.data.votes import VOTES  # takes a second, and the first page needs no pairs
+
     path = str(files.folder / files.pairs[0])
     described = frame("DESCRIBE SELECT * FROM read_parquet($1)", [path])
     types = dict(zip(described["column_name"], described["column_type"], strict=True))

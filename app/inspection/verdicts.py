@@ -2,6 +2,9 @@
 
 An answer is yes or no where the whole 95 % interval lies on one side of a bound that was set
 beforehand, and unknown where it does not, or where the run has nothing to measure it by.
+
+The audit's import takes longer than the first page may: the functions that need it do that only
+when they are called.
 """
 
 from __future__ import annotations
@@ -9,19 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from plc_core.analysis import audit
-from plc_core.analysis.calibration import Calibration
 from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.statistics import LEVEL, MeanInterval, auroc
-from plc_core.data.slices import slices_of
 from plc_core.evaluation.sides import mean_over_benchmarks, sides_against
+
+if TYPE_CHECKING:
+    from plc_core.analysis import audit
+    from plc_core.analysis.calibration import Calibration
 
 Said: TypeAlias = Literal["yes", "no", "unknown"]
 
@@ -82,6 +86,8 @@ def beats_dpo(judged: pd.DataFrame, run: str, control: str) -> Answer:
 
 def ranks_better(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
     """Whether q_flip ranks reversed labels better than the margin alone and than the lengths."""
+    from plc_core.analysis import audit
+
     if not audit.knows_flips(pairs):
         return Answer(UNMARKED)
     table = audit.join_last_visits(visits, pairs)
@@ -135,6 +141,8 @@ def is_probability(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
 
     The calibration error of ten bins, with a bootstrap over pairs.
     """
+    from plc_core.analysis import audit
+
     if not audit.knows_flips(pairs):
         return Answer(UNMARKED)
     found = audit.flip_calibration(visits, pairs)
@@ -182,6 +190,8 @@ def tie_areas(visits: pd.DataFrame, pairs: pd.DataFrame, share: float = 0.2) -> 
         One row a comparison and score: ties, others, score, auroc, low, high, n_tie, n_other;
         empty where the run has none of these.
     """
+    from plc_core.analysis import audit
+
     table = audit.join_last_visits(visits, pairs)
     table = table[table["q_tie"].notna()].reset_index(drop=True)
     ties, tie, others = _ties(table, audit.has_oracle(pairs), audit.knows_flips(pairs), share)
@@ -236,6 +246,8 @@ def _ties(
     if not gap.notna().any():
         return "", flipped & False, {}
     keys["source"] = keys["source"].astype("object").fillna("unknown")
+    from plc_core.data.slices import slices_of
+
     part = slices_of(keys, share).table["slice"]
     others = _by_marker(part == "high", flipped, "large gaps")
     return f"smallest {share:.0%} of score gaps", part == "low", others

@@ -165,6 +165,7 @@ def _one_run(found: Digest) -> None:
             label = f"{SCORES.get(row['score'], row['score'])}: flip AUROC".replace("_", r"\_")
             bounds = (row["auroc"], row["low"], row["high"])
             st.metric(label, bracketed(bounds, 3), help=f"{row['text']}. {said}", width="content")
+    st.caption("AUROC: 0.5 is guessing, 1 ranks every reversed label above all others.")
     left, right = st.columns(2)
     with left:
         figure = figures.routing_by_state(routing)

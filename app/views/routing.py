@@ -149,17 +149,13 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
         with st.container(horizontal=True, vertical_alignment="center", key="shadow"):
             st.badge("Shadow routing", icon=":material/visibility:", color="gray")
             st.caption(plain(shadow_note(run)), width="content")
-    cells = {
-        "pairs visited": f"{int(mean['visited']):,} of {found.size:,}",
-        "visits": f"{found.visits:,}",
-        "mean q_clean": f"{mean['q_clean']:.3f}",
-        "mean q_flip": f"{mean['q_flip']:.3f}",
-        "mean q_tie": f"{mean['q_tie']:.3f}",
-        "loss that would be reversed" if shadow else "loss taken reversed": f"{reversed_:.2%}",
-    }
+    cells = {"loss that would be reversed" if shadow else "loss taken reversed": f"{reversed_:.2%}"}
     noise = noise_of(run.path)
     if records_noise(run.path):
         cells["reversed labels, estimate"] = noise.short if noise else "not known yet"
+    cells |= {f"mean q_{state}": f"{mean[f'q_{state}']:.3f}" for state in STATES}
+    cells["pairs visited"] = f"{int(mean['visited']):,} of {found.size:,}"
+    cells["visits"] = f"{found.visits:,}"
     helps = dict.fromkeys((f"mean q_{state}" for state in STATES), "Over pairs, at the last visit")
     helps["visits"] = f"Up to step {found.last_step:,}"
     if noise is not None:

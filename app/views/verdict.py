@@ -36,7 +36,7 @@ from plc_core.evaluation.win_rate import JoinError
 from plc_core.runs import Run
 from plc_core.runs.listing import RunSummary
 
-MOST_PAIRS = 200_000
+MOST_PAIRS = 100_000
 """Of more pairs so many are drawn by chance: their intervals are narrow enough."""
 
 SAME = ("data", "num_pairs", "seed", "model", "flip_rate", "flips", "tie_rate", "annotator")

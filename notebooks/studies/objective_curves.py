@@ -62,3 +62,15 @@ def objective_curves(config: ObjectivesConfig) -> pd.DataFrame:
             )
         )
     return pd.concat(frames, ignore_index=True)
+
+
+def pull_sentence(curves: pd.DataFrame) -> str:
+    """Which objectives still pull a pair towards its label that the policy has turned against."""
+    margin = curves["margin"].min()
+    pull = -curves[curves["margin"] == margin].set_index("objective")["gradient"].sort_values()
+    least, most = pull.iloc[::-1].head(3), pull.head(1)
+    said = [" and ".join(f"{n} ({v:.2f})" for n, v in part.items()) for part in (least, most)]
+    return (
+        f"At m = {margin:g} the pull towards the label (−dL/dm) is least under {said[0]}, and "
+        f"greatest under {said[1]}."
+    )

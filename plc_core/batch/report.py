@@ -24,7 +24,8 @@ _STYLE = """
 body.jp-Notebook { max-width: 1080px; margin: 0 auto; padding: 24px 16px 64px; }
 .jp-InputPrompt, .jp-OutputPrompt { display: none; }
 .jp-OutputArea-child { display: block; }
-.jp-OutputArea-output { display: block; width: 100%; }
+.jp-OutputArea-output { display: block !important; box-sizing: border-box; width: 100%; }
+.js-plotly-plot { margin-bottom: 1rem; }
 .jp-RenderedText pre { white-space: pre-wrap !important; word-break: normal !important; }
 .jp-RenderedHTMLCommon h2 { margin-top: 1.2em; }
 .jp-RenderedHTMLCommon table { font-size: 13px; margin-left: 0; }
