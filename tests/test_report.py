@@ -7,7 +7,6 @@ import nbformat
 import plotly.graph_objects as go
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from plotly.offline import get_plotlyjs_version
 
 from notebooks.studies import objective_curves, study
 from plc_core.batch.report import write_report
@@ -72,30 +71,25 @@ def test_the_sentence_of_a_study_is_a_finding(tmp_path: Path) -> None:
     assert study.concluded(run, "It wins.") == f"**It wins.**{FINDING}"
 
 
-@pytest.mark.parametrize(("trace", "most"), [(go.Bar(y=[1, 2]), 1.1), (go.Scatterpolar(), 2.5)])
-def test_figures_are_drawn_and_saved_without_a_network(
-    tmp_path: Path, trace: Any, most: float
-) -> None:
+def test_figures_are_drawn_and_saved_without_a_network(tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
-    figure = go.Figure(trace).update_layout(title=NASTY, height=300)
+    figure = go.Figure(go.Bar(y=[1, 2])).update_layout(title=NASTY, height=300)
     notebook = new_notebook(cells=[new_code_cell("x", outputs=[drawn(figure), drawn(figure)])])
     nbformat.write(notebook, tmp_path / "notebook.ipynb")
     write_report(tmp_path / "notebook.ipynb", tmp_path / "report.html")
-    assert (tmp_path / "report.html").stat().st_size < most * 1e6
+    assert (tmp_path / "report.html").stat().st_size < 2.4e6
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         page = browser.new_page()
         page.context.set_offline(True)
         page.goto((tmp_path / "report.html").as_uri())
         page.locator(".js-plotly-plot").nth(1).wait_for()
-        version = page.evaluate("Plotly.version")
         with page.expect_download() as saved:
             page.locator(".js-plotly-plot").first.hover()
             page.locator("[data-title='Save as SVG']").first.click()
         assert Path(saved.value.path()).read_text().startswith("<svg")
         assert page.title() != "owned"
         browser.close()
-    assert version == get_plotlyjs_version(), "plotly-cartesian.min.js.gz is of another version"
 
 
 def test_the_objectives_report_says_which_lets_a_reversed_pair_go() -> None:

@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,7 @@ _WARNING = re.compile(r"^\S.*?:\d+: (?P<kind>\w*Warning): ", re.MULTILINE)
 _CODE_LINE = re.compile(r"\n  \S.*\n?\Z")
 _FOR_PROGRAMMERS = ("FutureWarning", "DeprecationWarning", "PendingDeprecationWarning")
 _HOLDER = '<script class="plc-figure" type="application/json">'
-_CARTESIAN = {"scatter", "bar", "box", "heatmap", "histogram", "violin", "contour", "image"}
-"""Traces that plotly's cartesian bundle draws: https://www.npmjs.com/package/plotly.js-cartesian-dist-min."""
-_HERE = Path(__file__).parent
+_SCRIPT = Path(__file__).with_name("report.js")
 
 
 def write_report(notebook: Path, html: Path) -> None:
@@ -47,8 +44,8 @@ def write_report(notebook: Path, html: Path) -> None:
 
     What was found comes first (see `report_order.finding_first`).
 
-    Figures stay interactive: plotly is put into the file once, if there are any; of it only the
-    part for plots on two axes where that is enough, which takes 0.7 MB and not 2.
+    Figures stay interactive: plotly is put into the file once, if there are any, compressed, which
+    takes 2 MB and not 4.8.
     """
     exporter = HTMLExporter(
         exclude_input=True,
@@ -65,28 +62,16 @@ def write_report(notebook: Path, html: Path) -> None:
     body = body.replace("</head>", f"<style>{_STYLE}</style></head>", 1)
     if _HOLDER in body:
         before, end, after = body.rpartition("</body>")
-        body = f"{before}{_drawing(content)}{end}{after}"
+        body = f"{before}{_drawing()}{end}{after}"
     with replacing(html) as written:
         written.write_text(body, encoding="utf-8")
 
 
-def _drawing(content: Any) -> str:
+def _drawing() -> str:
     """Plotly, compressed, and what draws the figures with it."""
-    kinds = {trace.get("type", "scatter") for data in _figures(content) for trace in data["data"]}
-    if kinds <= _CARTESIAN:
-        packed = (_HERE / "plotly-cartesian.min.js.gz").read_bytes()
-    else:
-        packed = gzip.compress(get_plotlyjs().encode(), mtime=0)
-    script = (_HERE / "report.js").read_text(encoding="utf-8")
-    coded = base64.b64encode(packed).decode()
+    coded = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    script = _SCRIPT.read_text(encoding="utf-8")
     return f'<script type="text/plain" id="plotly">{coded}</script><script>{script}</script>'
-
-
-def _figures(content: Any) -> Iterator[dict[str, Any]]:
-    for cell in content["cells"]:
-        for output in cell.get("outputs", []):
-            if FIGURE in output.get("data", {}):
-                yield output["data"][FIGURE]
 
 
 class _Figures(Preprocessor):
