@@ -175,7 +175,7 @@ def test_rows_that_went_missing_are_made_again(runs):
     before = evaluate_runs(entries, CONFIG)
     for folder in ("generations/world", "judgements/gold-world"):
         path = runs["PLC-DPO"].path / f"{folder}.parquet"
-        pq.write_table(pq.read_table(path).slice(3), path)
+        write_table(path, pq.read_table(path).slice(3))
     pd.testing.assert_frame_equal(evaluate_runs(entries, CONFIG).judged, before.judged)
 
 
@@ -343,7 +343,7 @@ def test_damaged_files_are_made_again_or_a_sentence(runs, tmp_path):
         spoil(folder / f"{name}.parquet")
         pd.testing.assert_frame_equal(evaluate_runs(entries, config).results(), before)
     spoil(folder / "generations/mine.parquet")
-    with pytest.raises(RunError, match=r"mine.parquet cannot be read.*Delete it and evaluate"):
+    with pytest.raises(RunError, match=r"mine.parquet cannot be read.*delete it and make it anew"):
         evaluate_runs(entries, config)
     (folder / "generations/mine.parquet").unlink()
     pd.testing.assert_frame_equal(evaluate_runs(entries, config).results(), before)

@@ -176,13 +176,7 @@ def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
     path = run.path / "generations" / f"{benchmark}.parquet"
     make_folder(path.parent)
     if path.exists():
-        try:
-            old = run.read_table(path)
-        except RunError as error:
-            raise RunError(
-                f"{error}. Delete it and evaluate again: the file is written anew from the "
-                "answers in the cache."
-            ) from None
+        old = run.read_table(path)
         if not set(GENERATIONS.names) <= set(old.column_names):
             raise RunError(f"{path} was written by another version; move it away to go on.")
         old = old.select(GENERATIONS.names).cast(GENERATIONS)
