@@ -20,7 +20,7 @@ def test_one_key_is_one_verdict_on_the_pair_that_was_read(root) -> None:
         page = browser.new_page(viewport={"width": 1366, "height": 1600})
         page.set_default_timeout(120_000)
         page.goto(f"{address}/label_audit")
-        page.get_by_label("Who judges").fill("Ada 12")
+        page.get_by_role("textbox", name="Who judges").fill("Ada 12")
         page.get_by_role("button", name="Check 50 pairs blind").click()
         page.get_by_text("Ada 12 · 0 of 50").wait_for()
         page.wait_for_timeout(READ_MS)
