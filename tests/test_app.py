@@ -1025,7 +1025,7 @@ def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
 ) -> None:
     path = write_fake_run(tmp_path, "run", pairs=40, votes=True, ties=4)
     (path / "scores").mkdir()
-    pq.write_table(pa.table({"group": ["unanimous"]}), path / "scores" / "half.parquet")
+    write_table(path / "scores" / "half.parquet", pa.table({"group": ["unanimous"]}))
     (path / "scores" / "none.parquet").write_text("none")
     write_table(path / "findings.parquet", pa.table({"rule": ["long"]}))
     people = opened("views/human_disagreement.py", root=tmp_path, run="run")
