@@ -162,6 +162,16 @@ def _summary(command: Callable[..., int]) -> str:
     return (command.__doc__ or "").strip()
 
 
+_AS_MODULE = """
+import runpy, sys
+from plc_core.interrupts import leave_at_once
+leave_at_once()
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""As `python -m`, but that a signal while the module is imported is no traceback."""
+
+
 def _python(*words: str) -> int:
     """Run a module in a process of its own; its exit status, or 130 or 143 after a signal.
 
@@ -179,7 +189,7 @@ def _python(*words: str) -> int:
             process.terminate()
 
     with handling(passed_on):
-        process = subprocess.Popen([sys.executable, "-m", *words])
+        process = subprocess.Popen([sys.executable, "-c", _AS_MODULE, *words])
         status = process.wait()
     return 128 + asked if asked else status
 

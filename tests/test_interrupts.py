@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from plc_core.cli import _AS_MODULE
 from tests.paths import ROOT
 from tests.waiting import is_alive, wait_for
 
@@ -112,3 +113,20 @@ def test_the_inspector_ends_with_the_command_that_opened_it(tmp_path, number):
     process.communicate()
     assert process.returncode == 128 + number
     wait_for(lambda: not is_alive(child))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_module_that_is_still_imported_ends_with_a_sentence(tmp_path, number):
+    (tmp_path / "slow.py").write_text(
+        f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n"
+    )
+    path = os.pathsep.join((str(ROOT), str(tmp_path)))
+    process = subprocess.run(
+        [sys.executable, "-c", _AS_MODULE, "slow"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (process.returncode, process.stderr) == (128 + number, "Interrupted.\n")

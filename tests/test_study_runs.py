@@ -24,6 +24,7 @@ from notebooks.studies.self_confirmation import ConfirmationConfig
 from notebooks.studies.study import concluded, keep, open_report, record
 from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core.batch.planning import plan_runs
+from plc_core.batch.report_order import FINDING
 from plc_core.files import RunError
 from plc_core.runs import Run
 from tests.test_kl_control import as_judged, judged
@@ -279,10 +280,10 @@ def test_a_report_says_what_its_runs_are_and_when_they_are_too_small(tmp_path: P
         "seeds 0, 1."
     )
     runs[0].update_info(trained_steps=3)
-    assert concluded(report, "It wins.") == "**It wins.**"
+    assert concluded(report, "It wins.") == f"**It wins.**{FINDING}"
     warning = "In fewer than 24 steps little is learnt: this shows that it runs, no more."
     assert record(report, {"DPO": runs}).endswith(f" {warning}")
-    assert concluded(report, "It wins.", "So.") == f"{warning}\n\n**It wins.**\n\n**So.**"
+    assert concluded(report, "It wins.", "So.") == f"{warning}\n\n**It wins.**\n\nSo.{FINDING}"
 
 
 def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path) -> None:
