@@ -15,7 +15,7 @@ from reading import open_below
 from plc_core.files import RunError
 from plc_core.label_audit.folder import AuditFolder, read_noise
 from plc_core.runs import Run
-from plc_core.storage import MANIFEST, first_damaged
+from plc_core.storage import MANIFEST
 
 
 def open_audit(root: Path, name: str) -> AuditFolder:
@@ -61,8 +61,7 @@ def tables(folder: AuditFolder) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
     home = folder.run.path / "tables"
     by = sorted(home.glob("noise-by-*.csv"))
     refuse_links(folder.run.path, [home / "evidence.csv", home / MANIFEST, *by])
-    if damaged := first_damaged(home):
-        raise RunError(f"{home / damaged} is damaged or missing. Put back a copy, or audit again.")
+    folder.tables()  # verified
     names = [path.stem.removeprefix("noise-by-") for path in by]
     groups = map(read_noise, by)
     return pd.read_csv(home / "evidence.csv"), dict(zip(names, groups, strict=True))

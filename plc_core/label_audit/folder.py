@@ -22,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plc_core.files import REMEDY, RunError, read_table, write_table
+from plc_core.files import RunError, read_table, write_table
 from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
@@ -117,16 +117,26 @@ class AuditFolder:
             raise RunError(f"The run {self.run.name!r} holds no finished audit.")
         return said
 
+    def tables(self) -> Path:
+        """The folder of its tables, all of them as they were written.
+
+        Raises:
+            RunError: where one is damaged or missing.
+        """
+        folder = self.run.path / "tables"
+        if damaged := first_damaged(folder):
+            raise RunError(
+                f"{folder / damaged} is damaged or missing. Put back a copy, or audit again."
+            )
+        return folder
+
     def noise_by(self, column: str) -> pd.DataFrame:
         """The noise rate by a column that the audit was asked for; see `Audit.noise_by`.
 
         Raises:
             RunError: where a table of the audit is damaged, or there is none by the column.
         """
-        folder = self.run.path / "tables"
-        if damaged := first_damaged(folder):
-            raise RunError(f"{folder / damaged} is damaged or missing. {REMEDY}")
-        path = folder / _noise_file(column)
+        path = self.tables() / _noise_file(column)
         if not path.exists():
             raise RunError(f"The audit {self.run.name!r} has no noise rates by {column!r}.")
         return read_noise(path)
