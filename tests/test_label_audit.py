@@ -232,6 +232,20 @@ def test_hidden_states_are_those_of_plain_forwards_and_computed_once(tmp_path, m
     np.testing.assert_array_equal(again, -found)
 
 
+def test_hidden_states_are_the_same_whoever_reads_them_beside_each_other(tmp_path, monkeypatch):
+    pairs, threads, found = load_pairs("world", limit=60), torch.get_num_threads(), []
+    for count in (1, 3):
+        monkeypatch.setenv("PLC_CACHE", str(tmp_path / str(count)))
+        torch.set_num_threads(count)
+        try:
+            read = read_model(pairs, "world", 64, {"hidden states"}, Progress())[1].hidden
+            assert torch.get_num_threads() == count
+        finally:
+            torch.set_num_threads(threads)
+        found.append([np.concatenate([block for _, block in rows()]) for rows in read.values()])
+    np.testing.assert_array_equal(*found)
+
+
 def test_damaged_parts_are_computed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("PLC_CACHE", str(tmp_path))
     pairs = load_pairs("world", limit=20)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,7 @@ _POOLS = 2  # last token, mean
 _TOKENS_ON_A_GPU = 24_576
 _TOKENS_ON_A_CPU = 1_024
 """Of a forward: enough to keep the device busy, and a dense mask small."""
+_MOST_READERS = 8  # threads beside each other on a CPU; with more they wait for the interpreter
 
 
 class HiddenDifferences:
@@ -199,7 +202,6 @@ def _multiplies_bf16() -> bool:
     return bool(known().get("amx_bf16"))
 
 
-@torch.inference_mode()
 def _fill(
     kept: HiddenDifferences,
     keys: list[str],
@@ -211,18 +213,21 @@ def _fill(
     progress: Progress,
 ) -> None:
     order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
+    with autocast(model.device, bf16):
+        kind = attention_kind(model)
     with (
-        _tapped(model, kept.layers) as states,
-        autocast(model.device, bf16),
+        _tapped(model, kept.layers) as tap,
         packed_rows(model),
+        _readers(model.device) as read,
         progress.phase("hidden states", len(order)) as advance,
     ):
-        kind = attention_kind(model)
+        one = partial(_differences, model, kind=kind, bf16=bf16, tap=tap)
         for start in range(0, len(order), _PAIRS_A_PART):
             members = order[start : start + _PAIRS_A_PART]
             part = np.zeros((len(members), len(kept.layers), _POOLS, kept.width), np.float16)
-            for batch in collator([rows[i] for i in members])["forwards"]:
-                part[batch["place"].numpy()] = _differences(model, batch, kind, states)
+            forwards = collator([rows[i] for i in members])["forwards"]
+            for batch, values in zip(forwards, read(one, forwards), strict=True):
+                part[batch["place"].numpy()] = values
                 advance(len(batch["place"]))
             if not np.isfinite(part).all():
                 raise RunError("Hidden states are not finite; look at the model's weights.")
@@ -230,20 +235,49 @@ def _fill(
             kept.add([keys[i] for i in members], turned)
 
 
+@contextlib.contextmanager
+def _readers(device: torch.device) -> Iterator[Callable[..., Iterable[NDArray[np.float16]]]]:
+    """`map`, on a CPU over several threads that each read a forward of their own.
+
+    The operations of a small model are so short that threads which share one wait for each other
+    longer than they compute: with a core each, two read twice as much, and where others take part
+    of the time, several times. What is read does not depend on how many there are.
+    """
+    if device.type != "cpu":
+        yield map
+        return
+    threads = torch.get_num_threads()
+    readers = min(threads, _MOST_READERS)
+    with ThreadPoolExecutor(
+        readers, initializer=torch.set_num_threads, initargs=(threads // readers,)
+    ) as pool:
+        try:
+            yield pool.map
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)  # of threads that are started from now on
+
+
+@torch.inference_mode()
 def _differences(
-    model: PreTrainedModel, batch: Mapping[str, Tensor], kind: str, states: list[Tensor]
+    model: PreTrainedModel,
+    batch: Mapping[str, Tensor],
+    kind: str,
+    bf16: bool,
+    tap: threading.local,
 ) -> NDArray[np.float16]:
     """[B, depths, 2, width] of one packed forward."""
     batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
     padded = whole_blocks(batch) if kind == "flex" else batch
-    states.clear()
+    tap.states = []
     decoder: Any = model.get_decoder()
-    decoder(
-        input_ids=padded["input_ids"],
-        attention_mask=attention_mask(padded, kind),
-        position_ids=padded["position_ids"],
-        use_cache=False,
-    )
+    with autocast(model.device, bf16):
+        decoder(
+            input_ids=padded["input_ids"],
+            attention_mask=attention_mask(padded, kind),
+            position_ids=padded["position_ids"],
+            use_cache=False,
+        )
     lengths = batch["lengths"]
     ends = lengths.cumsum(0)
     starts = ends - lengths
@@ -253,7 +287,7 @@ def _differences(
     chosen, rejected = slice(0, None, 2), slice(1, None, 2)
     columns[starts[rejected]] = columns[starts[chosen]] + lengths[chosen]
     pooled = []
-    for state in states:
+    for state in tap.states:
         tokens = state[batch["predict_row"], columns].float()  # [N, width]
         mean = torch.segment_reduce(tokens, "mean", lengths=lengths, unsafe=True)
         both = torch.stack((tokens[ends - 1], mean), 1)  # [2B, 2, width]
@@ -263,21 +297,22 @@ def _differences(
 
 
 @contextlib.contextmanager
-def _tapped(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[list[Tensor]]:
-    """Within, a forward leaves the states behind `layers` in the list, and ends with the last."""
+def _tapped(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[threading.local]:
+    """Within, a forward leaves the states behind `layers` in its thread's `states`, a list, and
+    ends with the last."""
     decoder: Any = model.get_decoder()
     every: nn.ModuleList = decoder.layers
-    states: list[Tensor] = []
+    tap = threading.local()
 
     def keep(module: nn.Module, given: Any, output: Any) -> None:
-        states.append(output[0] if isinstance(output, tuple) else output)
+        tap.states.append(output[0] if isinstance(output, tuple) else output)
 
     hooks = [every[number - 1].register_forward_hook(keep) for number in layers]
     decoder.layers = every[: layers[-1]]
     was_training = model.training
     model.eval()
     try:
-        yield states
+        yield tap
     finally:
         decoder.layers = every
         model.train(was_training)
