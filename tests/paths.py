@@ -9,6 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 DATA = ROOT / "tests" / "data"
+LARGEST_REPORT = 2_000_000
+"""Bytes."""
 
 
 def shared_file(relative: str) -> Path:

@@ -30,7 +30,7 @@ from notebooks.evidence.variants import (
 from notebooks.replication.results import Results
 from plc_core.batch import run_notebook
 from plc_core.files import RunError, project_path
-from tests.paths import ROOT
+from tests.paths import LARGEST_REPORT, ROOT
 
 SEEDS, RATES = range(5), (0.0, 0.1, 0.2, 0.3, 0.4)
 METHODS = ("dpo", "plc-aggressive")
@@ -88,6 +88,7 @@ def test_the_notebook_draws_the_table_with_and_without_results(study, tmp_path):
     assert "87.5 [87.5, 87.5] (n=5)" in report
     assert "not run" in report
     assert report.count('class="plc-figure"') == 4
+    assert len(report.encode()) <= LARGEST_REPORT
     for said in (
         "read of training pairs at their first visit",
         "preference-trained on UltraFeedback",

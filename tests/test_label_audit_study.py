@@ -24,7 +24,7 @@ from notebooks.studies.label_audit import (
 )
 from plc_core.batch import run_notebook
 from plc_core.parameters import ParameterError, checked
-from tests.paths import ROOT
+from tests.paths import LARGEST_REPORT, ROOT
 
 RECIPE = ROOT / "notebooks" / "recipes" / "study" / "label-audit.yaml"
 RESULTS = ROOT / "data" / "results" / "label-audit"
@@ -158,6 +158,7 @@ def test_the_notebook_checks_an_audit_and_shows_the_studies(tmp_path):
     run_notebook(ROOT / "notebooks" / "15_label_audit.ipynb", values)
     text = (tmp_path / "x" / "report.html").read_text()
     assert text.count('class="plc-figure"') == 9
+    assert len(text.encode()) <= LARGEST_REPORT
     assert "of the labels reversed here" in text
     kept = {path.name for path in (tmp_path / "x" / "tables").iterdir()}
     assert {"reliability.csv", "gains-label-audit.csv", "auroc-world.csv"} <= kept

@@ -25,7 +25,7 @@ from plc_core.evaluation.summary import labels, summary_table, verdict
 from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run
-from tests.paths import ROOT
+from tests.paths import LARGEST_REPORT, ROOT
 from tests.stand_in import TINY, TRAIN, analysis_stand_in, stays
 from tests.waiting import wait_for
 
@@ -83,6 +83,7 @@ def test_a_batch_leaves_run_notebook_and_report(executed):
     report = (run.path / "report.html").read_text()
     assert report.count('class="plc-figure"') >= 4
     assert not re.search(r"<(script|link|img)[^>]+https?://", report)
+    assert len(report.encode()) <= LARGEST_REPORT
     notebook = run.path / "notebook.ipynb"
     assert notebook.stat().st_size < 2_000_000
     assert not (executed / "01_train.ipynb").exists()
@@ -103,6 +104,7 @@ def test_the_report_of_pairs_says_what_became_of_every_row(tmp_path):
     assert "8 rows read: 6 pairs kept, 2 rows left out" in report
     assert "median_chosen" in report
     assert report.count('class="plc-figure"') == 1
+    assert len(report.encode()) <= LARGEST_REPORT
     findings = open_run(tmp_path / "pairs").findings()
     assert sorted(findings["rule"]) == ["duplicate", "empty-answer"]
 
@@ -116,6 +118,7 @@ def test_the_report_compares_the_runs_and_is_made_again(executed):
     report = (executed / "report" / "report.html").read_text()
     assert "KL to SFT" in report
     assert "PLC β=0.2" in report
+    assert len(report.encode()) <= LARGEST_REPORT
     assert open_run(executed / "report").status["state"] == "done"
     (executed / "report" / "report.html").write_text("kept")
     assert run_jobs(DEMO, [values]) == []
@@ -262,7 +265,7 @@ def test_a_failed_run_keeps_its_notebook_and_report(tmp_path):
     assert (run.path / "notebook.ipynb").exists()
     report = run.path / "report.html"
     assert "identical: 1" in report.read_text()
-    assert report.stat().st_size < 600_000  # without plotly, as there is no figure
+    assert report.stat().st_size < 100_000  # without plotly, as there is no figure
 
 
 def test_a_report_has_each_warning_once_and_as_its_sentence(tmp_path):

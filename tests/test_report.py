@@ -1,18 +1,22 @@
 """The HTML report: what was found first, small, and alive without a network."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from notebooks.studies import objective_curves, study
+from plc_core.batch.packing import UNSAFE, packed
 from plc_core.batch.report import write_report
 from plc_core.batch.report_order import FIGURE, FINDING, HOW, finding_first
 from plc_core.runs import create_run
 from tests.browser import CHROMIUM_FLAGS, chromium
+from tests.paths import LARGEST_REPORT
 
 NASTY = "</script><script>document.title = 'owned'</script>"
 
@@ -71,25 +75,65 @@ def test_the_sentence_of_a_study_is_a_finding(tmp_path: Path) -> None:
     assert study.concluded(run, "It wins.") == f"**It wins.**{FINDING}"
 
 
+def test_what_is_packed_is_unpacked_and_is_no_markup() -> None:
+    for text in ("", "a", "é<&\0\r" * 7, "".join(map(chr, range(0xD800)))):
+        signs = packed(text)
+        assert not set(signs) & set(map(chr, UNSAFE))
+        bits = "".join(f"{ord(sign) % 128:07b}" for sign in signs)
+        data = bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits) - 7, 8))
+        assert gzip.decompress(data).decode() == text
+
+
+def written(folder: Path, *figures: go.Figure, rows: int = 1) -> Path:
+    """The report of a notebook with these figures and a table."""
+    table = f"<table>{'<tr><td>0.123 [0.012, 0.234]</td></tr>' * rows}</table>"
+    outputs = [*map(drawn, figures), shown({"text/html": table})]
+    cells = [new_markdown_cell("# A question"), new_code_cell("x", outputs=outputs)]
+    nbformat.write(new_notebook(cells=cells), folder / "notebook.ipynb")
+    write_report(folder / "notebook.ipynb", folder / "report.html")
+    return folder / "report.html"
+
+
 def test_figures_are_drawn_and_saved_without_a_network(tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
-    figure = go.Figure(go.Bar(y=[1, 2])).update_layout(title=NASTY, height=300)
-    notebook = new_notebook(cells=[new_code_cell("x", outputs=[drawn(figure), drawn(figure)])])
-    nbformat.write(notebook, tmp_path / "notebook.ipynb")
-    write_report(tmp_path / "notebook.ipynb", tmp_path / "report.html")
-    assert (tmp_path / "report.html").stat().st_size < 2.4e6
+    bars = go.Figure(go.Bar(y=[1, 2])).update_layout(title=NASTY, height=300)
+    line = go.Figure(go.Scatter(y=[2, 1])).update_layout(title="é, β and 中")
+    report = written(tmp_path, bars, line)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         page = browser.new_page()
         page.context.set_offline(True)
-        page.goto((tmp_path / "report.html").as_uri())
+        page.goto(report.as_uri())
         page.locator(".js-plotly-plot").nth(1).wait_for()
+        assert page.locator(".gtitle").last.text_content() == "é, β and 中"
         with page.expect_download() as saved:
             page.locator(".js-plotly-plot").first.hover()
             page.locator("[data-title='Save as SVG']").first.click()
         assert Path(saved.value.path()).read_text().startswith("<svg")
         assert page.title() != "owned"
         browser.close()
+
+
+def test_a_report_is_read_without_scripts(tmp_path: Path) -> None:
+    text = written(tmp_path, go.Figure()).read_text()
+    assert "A question" in text
+    assert "<td>0.123 [0.012, 0.234]</td>" in text
+    without = written(tmp_path).read_text()
+    assert "<script" not in without, "nothing to draw takes no plotly"
+    assert len(without) < 5_000
+
+
+def test_a_report_with_much_in_it_is_at_most_2_mb(tmp_path: Path) -> None:
+    """As much as in the largest reports that the project makes, together.
+
+    Those are the objectives (54 curves of 201 points), the demo's (three of 2,000 points) and the
+    evidence (79 kB of tables).
+    """
+    random = np.random.default_rng(0).normal
+    curves = go.Figure([go.Scatter(x=np.linspace(-4, 4, 201), y=random(size=201))] * 54)
+    points = go.Figure([go.Scatter(x=random(size=2_000), y=random(size=2_000)) for _ in range(3)])
+    report = written(tmp_path, curves, points, rows=2_500)
+    assert report.stat().st_size <= LARGEST_REPORT
 
 
 def test_the_objectives_report_says_which_lets_a_reversed_pair_go() -> None:

@@ -10,7 +10,7 @@ from IPython.display import Markdown
 
 from plc_core.batch import NotebookError, run_notebook
 from plc_core.runs import open_run
-from tests.paths import ROOT
+from tests.paths import LARGEST_REPORT, ROOT
 from tests.real_shapes import run_cells, trained_here
 
 COMMON = {"num_pairs": 48, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 16}
@@ -47,6 +47,7 @@ def test_a_study_writes_its_report(study_runs: Path) -> None:
     text = (report.path / "report.html").read_text()
     assert "paper" in text
     assert text.count('class="plc-figure"') >= 2
+    assert len(text.encode()) <= LARGEST_REPORT
     assert list((report.path / "tables").glob("*.csv"))
     for runs in report.info["runs"].values():
         assert all(open_run(study_runs / run).is_trained for run in runs)

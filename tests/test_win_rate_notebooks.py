@@ -24,7 +24,7 @@ from plc_core.batch import run_notebook
 from plc_core.files import RunError
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
-from tests.paths import ROOT
+from tests.paths import LARGEST_REPORT, ROOT
 from tests.real_shapes import run_cells, trained_here
 from tests.test_study_notebooks import COMMON
 
@@ -64,7 +64,9 @@ def test_a_report_holds_its_pictures_and_its_sentence(study_runs):
     """After 14, which ran in a kernel."""
     run = open_run(study_runs / IN_A_KERNEL)
     assert run.status["state"] == "done"
-    assert (run.path / "report.html").read_text().count('class="plc-figure"') >= 1
+    text = (run.path / "report.html").read_text()
+    assert text.count('class="plc-figure"') >= 1
+    assert len(text.encode()) <= LARGEST_REPORT
     notebook = json.loads((run.path / "notebook.ipynb").read_text())
     shown = json.dumps([cell.get("outputs") for cell in notebook["cells"]], ensure_ascii=False)
     assert re.search(r"\*\*[^*]+\d\.\d[^*]+\*\*", shown)  # the sentence, with its numbers

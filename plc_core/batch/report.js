@@ -1,10 +1,17 @@
-// Draws a report's figures: plotly lies in the file, compressed, and is unpacked once.
+// Draws a report's figures: they and plotly lie in the file, packed by packing.py.
 (async () => {
-  const packed = document.getElementById("plotly").textContent;
-  const bytes = Uint8Array.from(atob(packed), (sign) => sign.charCodeAt(0));
+  const packed = document.getElementById("packed").textContent;
+  const bytes = new Uint8Array((packed.length * 7) >> 3);
+  for (let sign = 0, byte = 0, held = 0, bits = 0; sign < packed.length; sign++) {
+    held = (held << 7) | (packed.charCodeAt(sign) & 127);
+    bits += 7;
+    if (bits >= 8) bytes[byte++] = held >> (bits -= 8);
+  }
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const text = await new Response(stream).text();
+  const end = text.indexOf("\n");
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
+  script.textContent = text.slice(end);
   document.head.append(script);
 
   // For a paper: on white, in ink that prints, in the sizes of the page.
@@ -22,11 +29,9 @@
     }),
   });
   const config = { responsive: true, displaylogo: false, modeBarButtons: [[save("svg"), save("png")]] };
-  document.querySelectorAll(".plc-figure").forEach((source, number) => {
-    const plot = document.createElement("div");
-    plot.dataset.number = number + 1;
-    source.before(plot);
-    const { data, layout } = JSON.parse(source.textContent);
-    Plotly.newPlot(plot, data, { ...layout, autosize: true }, config);
+  const places = document.querySelectorAll(".plc-figure");
+  JSON.parse(text.slice(0, end)).forEach(({ data, layout }, number) => {
+    places[number].dataset.number = number + 1;
+    Plotly.newPlot(places[number], data, { ...layout, autosize: true }, config);
   });
 })();

@@ -37,7 +37,7 @@ INK = "#7A7F87"
 
 GRID = "rgba(128, 128, 128, 0.18)"
 
-MAX_POINTS = 20_000
+MAX_POINTS = 2_000
 """Scatter plots above this many points show an even sample and say so."""
 
 _AXIS = {

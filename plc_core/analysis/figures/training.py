@@ -107,7 +107,7 @@ def q_against_z(table: pd.DataFrame, pair: Mapping[str, Any] | None = None) -> g
     """The routing weights as functions of the standardised margin z (equation "posterior").
 
     `table` has columns z, q_clean, q_flip, q_tie: visits (with a pair_id; drawn as points, an even
-    sample above 20,000, which is said) or a recipe's curve (without; drawn as lines). `pair` is
+    sample above 2,000, which is said) or a recipe's curve (without; drawn as lines). `pair` is
     one visit to point out.
     """
     known = table.dropna(subset=["z"]).sort_values("z")
