@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from plc_core.files import RunError, resource
-from plc_core.parameters import ParameterError, notebook_values, rerun_command
+from plc_core.parameters import ParameterError, defaults_beside, rerun_command
 
 TRAINING = "01_train.ipynb"
 
@@ -21,12 +21,16 @@ def command(root: Path, name: str, kind: str, config: Mapping[str, Any]) -> str 
     """
     if kind != "training" or not config:
         return None
-    return rerun_command(config, f"{name}-again", root, _defaults())
+    return rerun_command(config, f"{name}-again", root, _defaults(config))
+
+
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _defaults_of({name: config[name] for name in ("data", "model") if name in config})
 
 
 @st.cache_data(show_spinner=False)
-def _defaults() -> dict[str, Any]:
+def _defaults_of(given: dict[str, Any]) -> dict[str, Any]:
     try:
-        return notebook_values(resource("notebooks") / TRAINING, {})
+        return defaults_beside(resource("notebooks") / TRAINING, given)
     except (RunError, ParameterError):
         return {}

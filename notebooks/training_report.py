@@ -17,7 +17,7 @@ from plc_core.analysis.audit import flip_ranking, join_last_visits, knows_flips
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import wilson
 from plc_core.files import checkout, read_table, resource
-from plc_core.parameters import notebook_values, rerun_command
+from plc_core.parameters import defaults_beside, rerun_command
 from plc_core.runs import Run
 from plc_core.runs.alerts import training_alerts
 
@@ -181,12 +181,13 @@ def next_steps(run: Run) -> str:
         )
         + f" {shlex.quote(str(run.path))}"
     )
-    defaults = notebook_values(resource("notebooks") / "01_train.ipynb", {})
     # The cleaned file holds the pairs as they are to be trained on.
     corruption = ("data", "data_", "flip", "tie_", "warm_", "margins_run", "annotator", "num_pairs")
     kept = {k: v for k, v in config.items() if not k.startswith(corruption)}
     cleaned = {"data": str(run.path / "decisions" / "cleaned.parquet"), "data_split": None}
-    again = rerun_command(kept | cleaned, f"{run.name}-cleaned", run.path.parent, defaults)
+    mended = kept | cleaned
+    defaults = defaults_beside(resource("notebooks") / "01_train.ipynb", mended)
+    again = rerun_command(mended, f"{run.name}-cleaned", run.path.parent, defaults)
     steps = [
         ("Look at the pairs, and keep, flip or drop them (Pairs, in the inspector):", app),
         ("Write the pairs as your decisions leave them (or there: Export cleaned data):", export),

@@ -87,6 +87,16 @@ def notebook_values(notebook: Path, parameters: Mapping[str, Any]) -> dict[str, 
     return config.model_dump()
 
 
+def defaults_beside(notebook: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A notebook's defaults where its data and model are those of `config`.
+
+    Some of a training run's follow these two, which are themselves as where nobody gave them.
+    """
+    given = {name: config[name] for name in ("data", "model") if name in config}
+    defaults = notebook_values(notebook, {})
+    return notebook_values(notebook, given) | {name: defaults[name] for name in given}
+
+
 def run_folder(values: Mapping[str, Any]) -> Path:
     """The folder of the run that a notebook with these parameters makes."""
     return resolve(project_path(str(values["runs_dir"])), str(values["name"]))

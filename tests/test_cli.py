@@ -30,7 +30,8 @@ def test_the_help_lists_every_command_and_every_parameter_of_training(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     shown = capsys.readouterr().out
-    assert "learning_rate         5e-4" in shown
+    assert "learning_rate         None                  5e-4 or 1e-4: peak" in shown
+    assert "the first is for the world, the second for your own pairs" in shown
     assert "optimizer steps between checkpoints" in shown
 
 

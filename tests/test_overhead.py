@@ -8,7 +8,15 @@ import pytest
 
 from notebooks.overhead import measure as overhead
 from notebooks.overhead.measure import OverheadConfig
-from notebooks.overhead.table import DPO, PLC, REFERENCE, overhead_table, reading, runtime_table
+from notebooks.overhead.table import (
+    DPO,
+    PLC,
+    REFERENCE,
+    found,
+    overhead_table,
+    reading,
+    runtime_table,
+)
 from plc_core.analysis.paper import published
 from plc_core.batch import run_notebook
 from plc_core.parameters import ParameterError, checked, notebook_values
@@ -45,7 +53,7 @@ def measured(plc=((1.1, 1.1), (1.2, 1.2))):
     )
 
 
-def test_the_notebook_runs_and_ends_with_a_sentence(tmp_path):
+def test_the_notebook_runs_and_its_report_begins_with_a_sentence(tmp_path):
     values = {
         "name": "overhead", "runs_dir": str(tmp_path), "model": "world", "lora_rank": 2,
         "batch_pairs": 8, "steps": 2, "warm_up": 1, "rounds": 2,
@@ -63,11 +71,12 @@ def test_the_notebook_runs_and_ends_with_a_sentence(tmp_path):
     # Interleaved: the second round goes backwards.
     assert table["what"].tolist() == table["what"].tolist()[::-1]
     notebook = json.loads((run.path / "notebook.ipynb").read_text())
-    last = "".join(notebook["cells"][-1]["outputs"][0]["text"])
-    assert "PLC-DPO's step against DPO's: " in last
-    assert "times as many pairs a second as the fastest of 1 settings of TRL" in last
+    shown = json.dumps(notebook["cells"], ensure_ascii=False)
+    assert "**PLC-DPO's step against DPO's: " in shown
+    assert "times as many pairs a second as the fastest of 1 settings of TRL" in shown
     report = (run.path / "report.html").read_text()
-    assert "peak GiB" in report
+    said, picture, table = map(report.index, ("step against DPO", 'class="plc-figure"', "peak GiB"))
+    assert said < picture < table < report.index("How to read this")
     for shown in ("110-step total", "not measured", "1.362 [1.312, 1.430]", "2 of 2 steps"):
         assert shown in report
 
@@ -111,6 +120,8 @@ def test_the_sentence_has_the_sign_and_counts_the_reference_pass():
     assert "no difference from DPO's step shown" in reading(measured([[0.9], [1.1]]))
     one = measured().query("round == 0")
     assert "+10.0 % time (one round, which says nothing of a difference)" in reading(one)
+    assert found(one).startswith("**PLC-DPO's step against DPO's: +10.0 % time (one round, ")
+    assert ")**; this engine's DPO trains 4.00 times as many pairs" in found(one)
 
 
 def test_the_runtime_table_is_the_papers_with_ones_own_above_it():

@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from notebooks.studies.sft_table import sft_table
+from notebooks.studies.sft_table import sft_found, sft_rewards, sft_table
+from plc_core.analysis.statistics import MeanInterval
 from plc_core.batch import run_notebook
 from plc_core.data import DataError
 from plc_core.data.world.prompts import held_out_prompts
@@ -197,7 +198,9 @@ def test_a_run_is_a_record_and_a_model_that_load_policy_takes(trained):
     policy, tokenizer = load_policy(str(run.path / "model"))
     assert sum(p.numel() for p in policy.parameters()) == 354_304
     assert tokenizer.chat_template == build_tokenizer().chat_template
-    table = sft_table(run)["first"]
+    rewards = sft_rewards(run)
+    assert set(rewards) == {"own", "world"}
+    table = sft_table(run, rewards)["first"]
     assert table["gold reward, greedy"].endswith("(n=4)")
     assert config.name == "first"
 
@@ -366,3 +369,17 @@ def test_the_notebook_leaves_a_report(tmp_path):
     assert report.count('class="plc-figure"') == 1
     assert "96 rows read" in report
     assert "held-out loss after, nats a token" in report
+    found, picture, how = map(report.index, ("fell: ", 'class="plc-figure"', "How to read this"))
+    assert found < picture < report.index("gold reward, greedy") < how
+
+
+def test_what_a_run_learnt_is_said_in_a_sentence(trained):
+    """Of a run that held nothing out, and of one that grew worse, it says so."""
+    _, run = trained
+    run.info["held_out_loss"] = {"before": 1.0, "after": 1.5}
+    assert sft_found(run, {}).startswith("**The loss on held-out conversations did not fall: 1.000")
+    run.info["held_out_loss"] = {"before": None, "after": None}
+    own, world = MeanInterval(1, 0.5, 1.5, 4), MeanInterval(2, 1.5, 2.5, 4)
+    said = sft_found(run, {"own": own, "world": world})
+    assert said.startswith("**No conversation was held out, so the loss on new ones is not known; ")
+    assert "greedy answers earn 1.00 [0.50, 1.50], those of the shipped checkpoint 2.00" in said

@@ -15,6 +15,7 @@ from notebooks.figures.pairs import length_differences
 from notebooks.figures.rewards import reward_against_kl
 from notebooks.figures.sensitivity import sweep_panels
 from notebooks.figures.stages import sft_curves
+from notebooks.figures.throughput import throughput_dots
 from notebooks.figures.win_rates import win_rate_radar, win_rates_by_dose
 from plc_core.analysis.figures import (
     correction_phases,
@@ -57,6 +58,7 @@ __all__ = [
     "sft_curves",
     "state_confusion",
     "sweep_panels",
+    "throughput_dots",
     "tie_selectivity",
     "training_curves",
     "training_dynamics",

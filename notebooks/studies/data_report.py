@@ -7,6 +7,8 @@ from typing import Annotated
 import pandas as pd
 from pydantic import Field
 
+from plc_core.analysis.statistics import wilson
+from plc_core.batch.report_order import FINDING
 from plc_core.data import Pairs
 from plc_core.engine.config import DataConfig
 from plc_core.engine.models import load_tokenizer
@@ -69,6 +71,25 @@ def answer_sizes(pairs: Pairs) -> pd.DataFrame:
             )
         )
     return pd.concat(frames, ignore_index=True)
+
+
+def data_found(pairs: Pairs, tokens: Tokens, sizes: pd.DataFrame) -> str:
+    """What was found in pairs, as Markdown: the report begins with it.
+
+    The share is of pairs whose answers differ in length, with Wilson's 95 % interval. What a person
+    should know before training comes after it. `sizes` is the table of `answer_sizes`.
+    """
+    report = pairs.report()
+    said = f"**Of {report.rows_read:,} rows, {report.rows_kept:,} are pairs to train on"
+    differ = sizes[sizes["chosen"] != sizes["rejected"]]
+    longer = int((differ["chosen"] > differ["rejected"]).sum())
+    if len(differ):
+        low, high = (100 * bound for bound in wilson(longer, len(differ)))
+        share = 100 * longer / len(differ)
+        said += f"; the chosen answer is the longer one in {share:.0f} % [{low:.0f}, {high:.0f}]"
+        said += " of them" if len(differ) == len(sizes) else f" of the {len(differ):,} that differ"
+    known = [f"{line.rstrip('.')}." for line in (*report.sentences()[1:], *tokens.sentences())]
+    return "\n\n".join([f"{said}.**", *known]) + FINDING
 
 
 def length_bias(sizes: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from plc_core.batch.planning import (
     content_hash,
     training_content,
 )
-from plc_core.engine.config import TrainConfig
+from plc_core.engine.config import SUITS_OWN_PAIRS, TrainConfig
 from plc_core.files import RunError, project_path, replacing
 from plc_core.parameters import ParameterError, checked
 from plc_core.progress import Progress
@@ -111,7 +111,12 @@ def _named(plans: Iterable[PlannedRun], error: str) -> PlannedRun:
 
 
 def _job(plan: PlannedRun, root: Path) -> dict[str, Any]:
-    return {**plan.parameters, "name": plan.name, "runs_dir": str(root)}
+    # A plan leaves out the defaults of TrainConfig; those of the notebook may follow the pairs.
+    before: dict[str, Any] = {}
+    if plan.parameters.get("data", "world") != "world":
+        fields = TrainConfig.model_fields
+        before = {name: fields[name].default for name in ("model", *SUITS_OWN_PAIRS)}
+    return {**before, **plan.parameters, "name": plan.name, "runs_dir": str(root)}
 
 
 def _how_to_make(missing: list[PlannedRun], root: Path, then: str) -> str:

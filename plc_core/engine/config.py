@@ -34,6 +34,25 @@ FRESH_WORLD = "world-base"
 """The name of a model of the embedded world's shape with fresh weights."""
 
 
+WORLD = ("world", FRESH_WORLD)
+OWN_MODEL = "smollm2-135m"
+"""The model of own pairs where none is named: a small real one that needs no hub."""
+
+SUITS_OWN_PAIRS: dict[str, Any] = {
+    "beta": 0.1,
+    "learning_rate": 1e-4,
+    "lora_rank": 16,
+    "batch_pairs": 16,
+    "pairs_per_forward": 4,
+    "row_tokens": 1024,
+    "save_steps": 20,
+    "eval_prompts": 0,
+}
+"""Parameters of `TrainConfig` that follow the pairs where they are None, and what suits own pairs
+and a real model on a CPU. For the world, data or model, that is the parameter's default. Who gives
+tokens_per_forward has a GPU: steps are of 64 pairs then, and rows as long as a forward pass."""
+
+
 class Parameters(BaseModel):
     """What holds for all parameters: no unknown name, no wrong type, no change afterwards."""
 
@@ -87,8 +106,9 @@ class DataConfig(Parameters):
 class TrainConfig(DataConfig):
     """The parameters of `notebooks/01_train.ipynb`; unknown names and wrong types are refused.
 
-    Defaults train PLC-DPO on the embedded world. The paper's training surface is beta 0.01,
-    learning_rate 1e-5, lora_rank 16, lora_alpha 16, batch_pairs 64, epochs 1.
+    Defaults train PLC-DPO on the embedded world. What the notebook leaves at None follows the pairs
+    (`SUITS_OWN_PAIRS`). The paper's training surface is beta 0.01, learning_rate 1e-5, lora_rank
+    16, lora_alpha 16, batch_pairs 64, epochs 1.
     """
 
     name: str  # name of the run, and of its folder
@@ -125,6 +145,26 @@ class TrainConfig(DataConfig):
     save_steps: int = Field(0, ge=0)  # steps between checkpoints; 0 keeps the last one only
     resume: bool = False  # go on from the last checkpoint of the run of this name
     eval_prompts: int = Field(600, ge=0)  # held-out prompts, of the world only
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_suits_the_pairs(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        own = values.get("data", "world") != "world"
+        if "model" in values and values["model"] is None:
+            values["model"] = OWN_MODEL if own else "world"
+        own &= values.get("model", "world") not in WORLD
+        defaults = {name: cls.model_fields[name].default for name in SUITS_OWN_PAIRS}
+        suits = SUITS_OWN_PAIRS if own else defaults
+        if own and (tokens := values.get("tokens_per_forward")):
+            large = {name: defaults[name] for name in ("batch_pairs", "pairs_per_forward")}
+            suits = suits | large | {"row_tokens": tokens}
+        for name, value in suits.items():
+            if name in values and values[name] is None:
+                values[name] = value
+        return values
 
     @model_validator(mode="before")
     @classmethod
