@@ -201,8 +201,8 @@ def _parameters() -> str:
     found = papermill.inspect_notebook(str(resource("notebooks") / "01_train.ipynb"))
     lines = [f"  {name:<21} {p['default']:<21} {p['help']}" for name, p in found.items()]
     return (
-        "parameters, their defaults and what they mean. Where two are named, None follows the data:\n"
-        "the first is for the world, the second for your own pairs and a real model on a CPU.\n"
+        "parameters, their defaults and what they mean. Where two are named, None follows the\n"
+        "data: the first is for the world, the second for your own pairs and a real model.\n"
         + "\n".join(lines)
     )
 
