@@ -187,19 +187,24 @@ MOST_WORDS = 60
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_has_few_words_of_prose(opened: Opened, page: str) -> None:
+def test_a_page_has_few_words_ofprose(opened: Opened, page: str) -> None:
     """Beside charts, tables and widgets, and without what stands behind a question mark."""
     app = opened(page, run="good")
-    texts = " ".join(_prose(app.main))
-    assert 5 < len(re.findall(r"[^\W\d]{2,}", texts)) <= MOST_WORDS, texts
+    assert 5 < words_of(app) <= MOST_WORDS, prose(app.main)
 
 
-def _prose(element: Any) -> list[str]:
+def words_of(app: AppTest) -> int:
+    """How many words of prose a page has."""
+    return len(re.findall(r"[^\W\d]{2,}", " ".join(prose(app.main))))
+
+
+def prose(element: Any) -> list[str]:
+    """The texts below an element, those that stand behind a click left out."""
     if element.type in ("expander", "popover"):
         return []
     if element.type in ("title", "subheader", "caption", "markdown", "text", "info", "warning"):
         return [str(element.value)]
-    return [text for child in getattr(element, "children", {}).values() for text in _prose(child)]
+    return [text for child in getattr(element, "children", {}).values() for text in prose(child)]
 
 
 @pytest.mark.parametrize(

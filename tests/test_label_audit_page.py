@@ -21,7 +21,7 @@ from plc_core.runs import create_run, open_run
 from plc_core.storage import MANIFEST
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
-from tests.test_app import OF_ONE_RUN, read_by, said
+from tests.test_app import MOST_WORDS, OF_ONE_RUN, prose, read_by, said, words_of
 
 MARKUP = '<img src=x onerror="owned=1"> **bold** $x$'
 GOOD = ["thanks", "because", "exactly", "precise"]
@@ -119,6 +119,26 @@ def test_it_shows_the_noise_rate_the_tables_and_texts_as_they_are(opened, root) 
     again = opened(audit_source="other", pair=table["pair_id"][3])
     assert len(again.dataframe[2].value) == 75 and table["pair_id"][3] in said(again)
     assert "no pair" in said(opened(pair="unknown"))
+
+
+@pytest.mark.parametrize("texts", [(GOOD, BAD), (GOOD, GOOD)])
+def test_it_has_few_words_of_prose(opened, root, texts) -> None:
+    """Of a known rate and of an unknown one; why scores have no weight is behind a click."""
+    rng = np.random.default_rng(1)
+    rows = [
+        {"prompt": f"question {n}", "score_chosen": 2, "score_rejected": 1,
+         "chosen": " ".join(rng.choice(texts[0], 9)), "rejected": " ".join(rng.choice(texts[1], 9))}
+        for n in range(150)
+    ]  # fmt: skip
+    (root / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = create_run(root, "scored", {"kind": KIND})
+    with run.running("auditing"):
+        save_audit(plc_core.audit(root / "scored.jsonl"), run)
+    known = AuditFolder(run).said["noise"]["rate"] is not None
+    assert known == (texts == (GOOD, BAD))
+    app = opened(audit="scored")
+    assert "of the labels agree with the scores" in said(app)
+    assert 5 < words_of(app) <= MOST_WORDS, prose(app.main)
 
 
 def test_a_blind_check_ends_in_what_was_found(opened, root, made) -> None:

@@ -92,9 +92,11 @@ def _summary(folder: AuditFolder) -> None:
             _small(shown, f"noise_by_{column}")
         heading("Evidence", EVIDENCE)
         _small(evidence.drop(columns="note", errors="ignore"), "evidence")
-        if "note" in evidence:
-            for row in evidence[evidence["note"].notna()].itertuples():
-                st.caption(plain(f"{row.evidence}: {row.note}"))
+        told = evidence.dropna(subset="note") if "note" in evidence else evidence.head(0)
+        if len(told):
+            with st.popover("Why no weight?", type="tertiary"):
+                for row in told.itertuples():
+                    st.caption(plain(f"{row.evidence}: {row.note}"))
 
 
 def _small(table: pd.DataFrame, key: str) -> None:
