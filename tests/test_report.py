@@ -140,6 +140,6 @@ def test_the_objectives_report_says_which_lets_a_reversed_pair_go() -> None:
     config = objective_curves.ObjectivesConfig(name="x", objectives=["dpo", "ropo", "ipo"])
     said = objective_curves.pull_sentence(objective_curves.objective_curves(config))
     # dL/dm of DPO at -4 is -sigma(4) = -0.98; of IPO 2 (m - 1/2) = -9 times 2 at beta 1.
-    assert "m = -4" in said
+    assert "m = −4" in said
     assert "dpo (0.98)" in said
     assert said.index("ropo") < said.index("dpo (") < said.index("greatest under ipo")

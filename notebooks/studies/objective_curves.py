@@ -69,8 +69,9 @@ def pull_sentence(curves: pd.DataFrame) -> str:
     margin = curves["margin"].min()
     pull = -curves[curves["margin"] == margin].set_index("objective")["gradient"].sort_values()
     least, most = pull.iloc[::-1].head(3), pull.head(1)
-    said = [" and ".join(f"{n} ({v:.2f})" for n, v in part.items()) for part in (least, most)]
+    named = [[f"{n} ({v:.2f})" for n, v in part.items()] for part in (least, most)]
+    said = [" and ".join(filter(None, [", ".join(own[:-1]), own[-1]])) for own in named]
     return (
-        f"At m = {margin:g} the pull towards the label (−dL/dm) is least under {said[0]}, and "
+        f"At m = −{-margin:g} the pull towards the label (−dL/dm) is least under {said[0]}, and "
         f"greatest under {said[1]}."
     )
