@@ -68,9 +68,31 @@ def _html(folder: str, row: int, whole: bool, _run: Run, _found: Digest) -> Show
     return Shown(
         f'<div class="plc-id">{literal(str(pair.get("pair_id")))}</div>'
         f"{_numbers(pair, numbers)}"
+        f'<div class="plc-note">{why(numbers)}</div>'
         f'<div class="plc-prompt">{prompt}</div><div class="plc-answers">{columns}</div>'
         f'<div class="plc-note">{literal(answers.note)}</div>{marks}',
         answers.cut,
+    )
+
+
+LOOKS = {
+    "clean": "the label looks right",
+    "flip": "the label looks reversed",
+    "tie": "it may be a tie",
+}
+
+
+def why(numbers: Mapping[str, float]) -> str:
+    """Why a pair was routed as it was at its last visit, in a sentence; empty before the first."""
+    z, margin = numbers.get("z", math.nan), numbers.get("margin", math.nan)
+    if math.isnan(z) or math.isnan(margin):
+        return ""
+    side = "rejected" if margin < 0 else "chosen"
+    beside = "below" if z < 0 else "above"
+    state = max(STATES, key=lambda name: numbers[f"q_{name}"])
+    return (
+        f"Why: the policy moved towards the {side} answer; the margin lies {abs(z):.2f} deviations "
+        f"{beside} the average, so {LOOKS[state]}."
     )
 
 

@@ -26,6 +26,7 @@ from inspection.verdicts import (
 )
 from scipy.stats import bootstrap
 
+from plc_core.analysis.audit import LENGTH_COLUMNS
 from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.statistics import auroc
 from plc_core.runs import Run, open_run
@@ -224,3 +225,21 @@ def test_the_results_of_a_run_are_those_of_its_files(run: Run, root: Path) -> No
     assert found["KL"] == pytest.approx(2.0)
     bare = open_run(write_fake_run(root / "more", "bare", pairs=20))
     assert math.isnan(results_of(bare)["reward"])
+
+
+def test_a_rival_that_does_not_decide_is_named_beside_the_one_that_does() -> None:
+    """q_flip is the margin again, and better than lengths that say nothing."""
+    rng = np.random.default_rng(0)
+    flipped = np.arange(200) % 2 == 0
+    margin = rng.normal(size=200) - flipped
+    pairs = pd.DataFrame(
+        {"pair_id": range(200), "flipped": flipped, "oracle_state": None, "source": "x",
+         **{name: rng.integers(1, 9, 200) for name in LENGTH_COLUMNS}}
+    )  # fmt: skip
+    visits = pd.DataFrame(
+        {"pair_id": range(200), "step": 0, "margin": margin, "q_flip": 1 / (1 + np.exp(margin)),
+         "q_clean": 0.5, "q_tie": 0.0, "z": margin, "weight": 1.0}
+    )  # fmt: skip
+    answer = ranks_better(visits, pairs)
+    assert answer.said == "no"
+    assert answer.of.startswith("flip AUROC of q_flip minus that of the margin; that of length: +")

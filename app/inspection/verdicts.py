@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -85,7 +85,10 @@ def beats_dpo(judged: pd.DataFrame, run: str, control: str) -> Answer:
 
 
 def ranks_better(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
-    """Whether q_flip ranks reversed labels better than the margin alone and than the lengths."""
+    """Whether q_flip ranks reversed labels better than the margin alone and than the lengths.
+
+    The stronger rival decides; how q_flip does against the other is said beside it.
+    """
     from plc_core.analysis import audit
 
     if not audit.knows_flips(pairs):
@@ -102,7 +105,14 @@ def ranks_better(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
         found = auroc_difference(table["q_flip"], score, positive)
         of = f"flip AUROC of q_flip minus that of {name}"
         answers.append(Answer(of, found.mean, found.low, found.high))
-    return weakest(answers)
+    decided = weakest(answers)
+    beside = [
+        f"; {answer.of.partition(' minus ')[2]}: {answer.value:+.3f} "
+        f"[{answer.low:+.3f}, {answer.high:+.3f}]".replace("-", "−")
+        for answer in answers
+        if answer is not decided and not math.isnan(answer.low)
+    ]
+    return replace(decided, of=decided.of + "".join(beside))
 
 
 def auroc_difference(

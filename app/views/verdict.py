@@ -77,6 +77,7 @@ class Question:
     sign: str = ""
     bound: str = ""
     words: Mapping[str, str] = field(default_factory=dict)
+    side: str = "yes"
 
 
 QUESTIONS = (
@@ -121,9 +122,11 @@ QUESTIONS = (
         (0.0, 0.5),
         percent=True,
         words={
-            "yes": f"yes: above {NOISY:.0%}",
-            "no": f"no: at most {NOISY:.0%}",
+            "yes": f"above {100 * NOISY:.0f} %",
+            "no": f"at most {100 * NOISY:.0f} %",
+            "unknown": f"unknown whether above {100 * NOISY:.0f} %",
         },
+        side="above",
     ),
 )
 
@@ -204,7 +207,7 @@ def _gauge(question: Question, found: Answer) -> str:
     return (
         '<div class="v-gauge"><i class="v-line"></i>'
         f'<i class="v-yes" style="left:{left:.1f}%;right:{right:.1f}%"></i>'
-        f'<small class="v-side" style="{side}">yes</small>'
+        f'<small class="v-side" style="{side}">{question.side}</small>'
         f'<i class="v-bound" style="left:{bound:.1f}%"></i>'
         f'<small style="left:{bound:.1f}%">{said}{question.bound}</small>'
         f'<i class="v-range" style="left:{at(found.low):.1f}%;width:{width:.1f}%"></i>'
