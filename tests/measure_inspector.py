@@ -118,7 +118,20 @@ def main() -> None:
             lambda _: expect(page.get_by_text("Correction by phase")).to_be_visible(),
             1,
         )
-        report("routing", lambda _: shown(f"/routing?run={options.run}", "Correction by phase"))
+        report(
+            "routing, by its address",
+            lambda _: shown(f"/routing?run={options.run}", "Correction by phase"),
+        )
+
+        def on_verdict(_: int) -> None:
+            shown(f"/?run={options.run}", "How noisy are the data?")
+            settled()
+
+        def to_routing(_: int) -> None:
+            page.get_by_role("link", name="Routing").click()
+            expect(page.get_by_text("Correction by phase")).to_be_visible()
+
+        report("routing, by its tab", to_routing, before=on_verdict)
         report("pairs", lambda _: shown(f"/pairs?run={options.run}", "Where it stands"))
         report("a filter", **chooser("Label", ["swapped", "not swapped", "Any"]))
         report("a sort", **chooser("Sort by", ["z", "margin", "q_tie", "sd of z", "pair_id"]))

@@ -23,7 +23,7 @@ from plc_core.analysis.figures.style import (
 Q_SCALE = [[0.0, "rgba(128,128,128,0.45)"], [0.5, "#E39A6A"], [1.0, STATE_COLOURS["flip"]]]
 """From grey to the colour of flip: how large q_flip is."""
 
-TERNARY_POINTS, MAP_POINTS = 2_000, 15_000
+TERNARY_POINTS, MAP_POINTS = 2_000, 6_000
 """Most points that are drawn: the triangle is drawn without WebGL."""
 
 RUG_POINTS = 300
