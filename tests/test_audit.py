@@ -1,7 +1,6 @@
 """The audit's tables on small tables whose answers can be read off."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,8 +8,6 @@ import pytest
 
 from plc_core.analysis import audit, figures
 from plc_core.analysis.routing import tie_metrics
-from plc_core.runs import open_run
-from tests.fake_run import write_fake_run
 
 
 def visits_of(q_flip: list[float], **columns: object) -> pd.DataFrame:
@@ -119,15 +116,6 @@ def test_nothing_is_calibrated_where_no_label_is_known_to_be_reversed() -> None:
     assert "Not drawn" in figure.layout.annotations[0].text
 
 
-def test_flip_calibration_without_flips_or_pairs() -> None:
-    result = audit.flip_calibration(visits_of([0.2, 0.3]), pairs_of(["clean", "tie"]))
-    assert (result.base_rate, result.brier_base) == (0, 0)
-    assert result.nll_base == pytest.approx(0, abs=1e-6)
-    nothing = audit.flip_calibration(visits_of([]), pairs_of(["clean"]))
-    assert nothing.n == 0
-    assert math.isnan(nothing.ece)
-
-
 def scored(gaps: list[float], **columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Pairs with these score gaps, q_tie falling with their place."""
     n = len(gaps)
@@ -170,21 +158,6 @@ def test_equal_gaps_at_the_edge_are_split_by_a_hash_of_the_id_and_counted() -> N
     pd.testing.assert_frame_equal(result.slices, shuffled.slices)
 
 
-def test_sources_are_never_ranked_together() -> None:
-    gaps = [1.0, 100] * 4 + [2.0, 200]
-    result = audit.tie_selectivity(*scored(gaps, source=["small", "large"] * 5))
-    assert result.slices.groupby("source")["gap_high"].max().to_dict() == {
-        "large": 200,
-        "small": 2,
-    }
-    assert len(result.tests) == 4
-
-
-def test_one_gap_for_all_makes_no_slices() -> None:
-    result = audit.tie_selectivity(*scored([1.0] * 10))
-    assert result.slices["n"].tolist() == [0, 0]
-
-
 def test_tie_selectivity_without_scores_or_with_few_pairs() -> None:
     visits, pairs = scored([1.0, 2.0])
     few = audit.tie_selectivity(visits, pairs)
@@ -199,15 +172,3 @@ def test_tie_selectivity_without_scores_or_with_few_pairs() -> None:
 def test_tie_ceiling_is_the_largest_tie_weight() -> None:
     assert audit.tie_ceiling(visits_of([0.1, 0.2], q_tie=[0.03, 0.13])) == 0.13
     assert math.isnan(audit.tie_ceiling(visits_of([])))
-
-
-@pytest.mark.parametrize("oracle", [True, False])
-def test_a_whole_run_folder(tmp_path: Path, oracle: bool) -> None:
-    run = open_run(write_fake_run(tmp_path, "run", pairs=400, oracle=oracle, state="running"))
-    visits, pairs = run.visits(), run.pairs()
-    # Half of the pairs were visited; all remain in the table.
-    assert len(audit.join_last_visits(visits, pairs)) == 400
-    assert audit.routing_by_state(visits, pairs)["n"].sum() == 3 * 200
-    assert audit.flip_ranking(visits, pairs)["auroc"].min() > 0.7
-    assert audit.flip_calibration(visits, pairs).n == 200
-    assert audit.tie_selectivity(visits, pairs).slices["n"].tolist() == [40, 40]

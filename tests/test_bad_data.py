@@ -13,29 +13,12 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import plc_core
-from plc_core.data import DataError, Options, inject_ties, load_pairs, pairs_from_rows, tie_pool
+from plc_core.data import DataError, Options, load_pairs, pairs_from_rows
 from plc_core.data.dialogues import plain_text
 from plc_core.data.pairs import scratch_file
-from plc_core.engine.models import load_tokenizer
-from plc_core.engine.tokens import tokenize_pairs
 from plc_core.files import cache_dir
+from tests.test_rows import ROW, A, B, U, only, read
 from tests.test_sources import ROWS, TEXT, written, zstd
-
-U = {"role": "user", "content": "Hi"}
-A = {"role": "assistant", "content": "Hello"}
-B = {"role": "assistant", "content": "Go away"}
-S = {"role": "system", "content": "Be kind."}
-ROW = {"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}
-
-
-def read(*rows):
-    return pairs_from_rows(rows, "test")
-
-
-def only(row):
-    [pair] = read(row).dataset
-    return pair
-
 
 # ---- rows ----------------------------------------------------------------------------------------
 
@@ -89,25 +72,6 @@ def test_compressed_tables_are_read(tmp_path, compress, kind):
     suffix = "gz" if compress is gzip.compress else "zst"
     raw = compress((tmp_path / "plain").read_bytes())
     assert len(load_pairs(written(tmp_path / f"pairs.{kind}.{suffix}", raw))) == 5
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("a.xlsx", b"PK\x03\x04....", "a zip file"),
-        ("a.jsonl.bz2", b"BZh91AY", "compressed by bzip2"),
-        ("a.jsonl.gz", gzip.compress(gzip.compress(b"{}")), "compressed twice"),
-        ("a.parquet", b"", "damaged"),
-        ("a.json", b"[" * 100_000, "not to be read as JSON|no JSON"),
-        ("a.jsonl", TEXT.encode() + '\n"é'.encode()[:-1], "line 6, byte 0 of it"),
-        ("a.csv", b"prompt,chosen,rejected\nx,\"[{'role': 'user', 'content': <x>}]\",z",
-         "as Python prints them"),
-        ("a.json", b'[5, {"prompt": 1}]', "expected an object, found a int"),
-    ],
-)  # fmt: skip
-def test_what_is_not_read_is_named(tmp_path, name, content, sentence):
-    with pytest.raises(DataError, match=f"(?s){sentence}"):
-        load_pairs(written(tmp_path / name, content))
 
 
 def test_tables_with_semicolons_marks_and_json_answers_are_read(tmp_path):
@@ -312,24 +276,6 @@ def test_what_a_killed_process_left_behind_is_swept_a_day_later():
     assert not old.exists()
     assert new.exists()
     new.unlink()
-
-
-def test_the_tokens_of_an_injected_tie_follow_its_orientation():
-    tokenizer = load_tokenizer("world")
-    prompt = "cook soup . cover chop , boil . skip bake ."
-    responses = [
-        {"prompt": prompt, "response": f"then {word} it .", "score": 1.0}
-        for word in ("chop", "boil")
-    ]
-    one = read({"prompt": prompt, "chosen": "well", "rejected": "so"})
-    orders = set()
-    for seed in range(6):
-        pairs = inject_ties(one, tie_pool(responses), 1.0, seed)
-        [row] = tokenize_pairs(pairs, tokenizer, 64).dataset
-        chosen = pairs.dataset["chosen"][0]
-        assert tokenizer.decode(row["chosen_ids"]) == f"{chosen} <eos>"
-        orders.add(chosen)
-    assert len(orders) == 2
 
 
 def test_a_fingerprint_does_not_depend_on_how_pairs_lie_in_batches():

@@ -200,15 +200,9 @@ def test_another_seed_is_another_draw(corrupt):
 
 
 def test_the_lowest_margins_flip():
-    flipped = flip_hardest(many(), 0.05, margins=margins_of(many()))
-    assert numbers(flipped, "flipped") == [str(i) for i in range(10)]
-
-
-def test_margins_may_be_a_series():
-    margins = pd.Series(margins_of(many()))
-    assert content(flip_hardest(many(), 0.1, margins=margins)) == content(
-        flip_hardest(many(), 0.1, margins=margins_of(many()))
-    )
+    for margins in (margins_of(many()), pd.Series(margins_of(many()))):
+        flipped = flip_hardest(many(), 0.05, margins=margins)
+        assert numbers(flipped, "flipped") == [str(i) for i in range(10)]
 
 
 @pytest.mark.parametrize(("by", "gap"), [("largest-gap", 2.0), ("smallest-gap", 0.5)])
@@ -237,13 +231,6 @@ def test_small_sources_take_part_too(by):
     hit = table(flip_hardest(pairs, 0.05, by)).groupby("source")["flipped"].sum()
     assert hit.sum() == 10
     assert hit.max() == 1
-
-
-def test_equal_gaps_are_ordered_by_the_hash_of_the_id():
-    pairs = pairs_from_rows([row(i) for i in range(40)], "test")
-    hit = [marked(flip_hardest(p, 0.25, "largest-gap"), "flipped") for p in (pairs, turned(pairs))]
-    assert hit[0] == hit[1]
-    assert len(hit[0]) == 10
 
 
 @pytest.mark.parametrize(
@@ -470,18 +457,6 @@ def test_corrupted_pairs_do_not_become_warm():
     assert marked(warm_start(corrupted, left, 1), "warm") == set(table(corrupted).index) - hit
     with pytest.raises(DataError, match=f"are 200 warm pairs, but only {200 - len(hit)} pairs"):
         warm_start(corrupted, 1.0, 1)
-
-
-@pytest.mark.parametrize(
-    "corrupt",
-    [
-        lambda p: flip_hardest(p, 0.8, "largest-gap"),
-        lambda p: inject_ties(p, ties(200), 0.8, 1),
-    ],
-)
-def test_a_rate_above_what_a_warm_start_leaves_is_a_sentence(corrupt):
-    with pytest.raises(DataError, match=r"0\.8 of 200 pairs are 160 .*but only 140 pairs"):
-        corrupt(warm_start(many(), 0.3, 1))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), None, True])

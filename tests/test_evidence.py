@@ -279,19 +279,6 @@ def test_the_time_is_of_training_in_the_same_data_and_seed(study):
     assert (row["model"], row["verdict"]) == ("1.000 [1.000, 1.000] (n=5)", "reproduced")
 
 
-def test_smaller_is_said_of_undecided_rows_below_the_papers_number_alone():
-    model = read_study("smollm2")
-    table = claims_table(model, Study("world"))
-    for claim, word in zip(CLAIMS, table["verdict"], strict=True):
-        found = over_seeds(claim.values(model, "plc-aggressive"))
-        if word.startswith("undecided") and claim.published is not None:
-            below = found.high * claim.scale < claim.published
-            assert word == ("undecided, smaller" if below else "undecided")
-        else:
-            assert word != "undecided, smaller"
-    assert (table["verdict"] == "undecided, smaller").any()
-
-
 def test_the_claims_of_before_any_outcome_are_not_marked(study):
     table = claims_table(study, Study("world"))
     for text, later in (

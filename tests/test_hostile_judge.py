@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import socket
 import time
 from collections import Counter
 
@@ -12,19 +11,18 @@ import pyarrow.parquet
 import pytest
 
 from plc_core.evaluation.chat_api import ChatServer
-from plc_core.evaluation.generate import GENERATIONS, write_generations
 from plc_core.evaluation.judges import (
     JudgeWarning,
     LLMJudge,
     compare_generations,
-    score_generations,
 )
 from plc_core.files import RunError
-from plc_core.runs import create_run
 from tests import chat_server
 from tests.chat_server import serving
+from tests.test_judges import KEY, put, runs, surroundings
 
-KEY = "sk-ant-secret-0123456789"
+__all__ = ["runs", "surroundings"]  # fixtures
+
 ESCAPED = "".join(f"\\u{ord(sign):04x}" for sign in KEY)
 GOOD, BAD = "GOOD", "POOR"
 
@@ -109,29 +107,6 @@ FAULTS = (
     *("other form with the key", "html", "429 with a date", "429 with nan", "429 with -1"),
     *("429 with words", "redirect", "odd usage"),
 )
-
-
-@pytest.fixture(autouse=True)
-def surroundings(tmp_path, monkeypatch):
-    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-
-
-@pytest.fixture
-def runs(tmp_path):
-    info = {"kind": "analysis", "config": {}}
-    return [create_run(tmp_path / "runs", name, info) for name in ("mine", "base")]
-
-
-def put(run, responses):
-    rows = [
-        {"prompt_id": f"p{n}", "turn": 1, "category": "", "policy": "trained"}
-        | {"decoding": "greedy", "prompt": f"question {n}", "response": response}
-        | {"conversation": json.dumps([{"role": "user", "content": f"question {n}"}])}
-        | {"finished": True, "empty": not response, "response_tokens": 3}
-        for n, response in enumerate(responses)
-    ]
-    write_generations(run, "b", pa.Table.from_pylist(rows, schema=GENERATIONS))
 
 
 def judge(server, timeout=30.0, concurrency=1, attempts=3, **options):
@@ -228,19 +203,7 @@ def test_answers_that_give_orders_move_no_verdict_of_a_judge_that_quotes_them(ru
     assert listed.sum() == 0
 
 
-CONTRADICTING = (
-    "[[A]] or rather [[B]]",
-    "A is better: [[A]]. On reflection [[C]].",
-    "The format asks for [[A]], [[B]] or [[C]].",
-    "[[A]][[B]]",
-    'The answer orders "output [[A]]", and so I do not. [[B]]',
-    "[[A]]\nFinal verdict: [[b]]",
-    "[[A]] [[B is better]]",
-    "**[[A]]** ... **[[B]]**",
-)
-
-
-@pytest.mark.parametrize("said", [*CONTRADICTING, "", "A", "[A]", "[[D]]", "[[]]", "[[A", "\0"])
+@pytest.mark.parametrize("said", ["[[A]] or rather [[B]]", "", "\0"])
 def test_a_reply_without_one_verdict_is_asked_again_and_then_listed(runs, said):
     mine, base = runs
     texts = pairs(2)
@@ -260,32 +223,6 @@ def test_a_reply_without_one_verdict_is_asked_again_and_then_listed(runs, said):
         table = compare_generations(mine, "b", judge(server, attempts=2), base)
     assert table["win"].isna().all()
     assert table["problem"].str.contains("not one clear verdict").all()
-
-
-@pytest.mark.parametrize("said", ["[[A]]", "[[10]] [[1]]", "[[11]]", "[[0]]", "[[1e1]]", "[[NaN]]"])
-def test_a_reply_without_one_rating_is_listed(runs, said):
-    put(runs[0], ["one", "two"])
-    with hostile(lambda body: (said, None)) as server, pytest.warns(JudgeWarning, match="2 of 2"):
-        table = score_generations(runs[0], "b", judge(server, attempts=2))
-    assert table["reward"].isna().all()
-
-
-@pytest.mark.parametrize("stop", ["max_tokens", "tool_use", "", None])
-def test_a_verdict_in_a_reply_that_was_cut_off_does_not_count(runs, stop):
-    put(runs[0], ["one"])
-    put(runs[1], ["two"])
-    with hostile(lambda body: ("[[A]]", stop or "length")) as server, pytest.warns(JudgeWarning):
-        table = compare_generations(runs[0], "b", judge(server, attempts=1), runs[1])
-    assert table["win"].isna().all()
-
-
-def test_the_wait_that_a_server_asks_for_is_kept(runs):
-    put(runs[0], ["one"])
-    put(runs[1], ["two"])
-    with hostile(lambda body: ("[[A]]", None), ["429"] * 3) as server:
-        begun = time.monotonic()
-        compare_generations(runs[0], "b", judge(server), runs[1])
-    assert time.monotonic() - begun >= 3 * 0.05
 
 
 def test_the_key_is_in_nothing_that_a_run_wrote(runs, tmp_path, capfd, caplog):
@@ -327,13 +264,3 @@ def test_the_key_is_in_nothing_that_a_run_wrote(runs, tmp_path, capfd, caplog):
         if path.suffix == ".parquet":
             assert KEY not in str(pa.parquet.read_table(path).to_pylist()), path
         assert not re.search(re.escape(ESCAPED), path.read_text("latin-1")), path
-
-
-def test_a_server_that_is_not_there_is_a_sentence(runs):
-    put(runs[0], ["one"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    one = LLMJudge(ChatServer("j", url, attempts=2, pause=0.01))
-    with pytest.raises(RunError, match="ConnectError"):
-        score_generations(runs[0], "b", one)

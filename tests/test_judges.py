@@ -450,33 +450,6 @@ def test_verdicts_on_answers_that_are_others_now_are_not_read(runs):
         assert kept("sampled") is None
 
 
-def test_the_key_is_written_nowhere(runs, tmp_path, capfd):
-    mine, _ = runs
-    put(mine, ["a", "bb"])
-    faults = ["malformed with the key"] * 9
-    with (
-        serving("anthropic", by_length, faults) as server,
-        pytest.raises(RunError, match=r"does not answer|were not answered"),
-    ):
-        score_generations(mine, "b", LLMJudge(ChatServer("j", server.url, attempts=1)))
-    assert "no JSON" in (mine.path / "status.json").read_text()
-    with serving("anthropic", by_length, ["500"]) as server:
-        score_generations(mine, "b", judge(server))
-    with (
-        serving("anthropic", by_length, ["400", "400"]) as server,
-        pytest.raises(RunError, match="2 of 2 questions") as caught,
-    ):
-        score_generations(mine, "b", judge(server, max_tokens=77))
-    assert KEY not in str(caught.value)
-    assert KEY not in "".join(capfd.readouterr())
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(path.suffix == ".parquet" for path in files)
-    for path in files:
-        assert KEY.encode() not in path.read_bytes(), path
-        if path.suffix == ".parquet":
-            assert KEY not in str(pa.parquet.read_table(path).to_pylist())
-
-
 def test_a_stop_keeps_the_verdicts_that_came(runs):
     mine, _ = runs
     put(mine, ["x" * n for n in range(1, 9)])

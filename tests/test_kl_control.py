@@ -13,7 +13,7 @@ from notebooks.studies.kl_control import find_controls, matched_beta, mean_kl
 from notebooks.studies.kl_sentences import beyond_control, results_in_words, win_rates_shown
 from plc_core.evaluation.judged import ITSELF, JudgedRuns, read_evaluation
 from plc_core.evaluation.methods import Contestant
-from plc_core.evaluation.over_seeds import MEAN, POOLED, headline, of_benchmarks, win_rates
+from plc_core.evaluation.over_seeds import win_rates
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
@@ -157,26 +157,6 @@ def test_controls_of_a_round_are_asked_for_at_once(runs, tmp_path):
     assert asked == [["a", "b"], ["b"]]
     assert found["a"].matched == (abs(2.0 - target) <= 0.1 * target)
     assert not found["b"].matched
-
-
-def test_benchmarks_weigh_alike_whatever_their_size(runs) -> None:
-    """As in the paper: one of 50 prompts counts no more than one of 10."""
-    names = {f"p{i}": "small" if i < 10 else "large" for i in range(PROMPTS)}
-    table = rates(runs, "control", names)
-    for _, rows in table.groupby(["method", "decoding"]):
-        own = rows.set_index("benchmark")
-        alone = own.loc[["small", "large"]]
-        for column in ("win_rate", "over_control", "ties", "reward"):
-            assert own.loc[MEAN, column] == pytest.approx(alone[column].mean(), nan_ok=True)
-        assert own.loc[POOLED, "win_rate"] == pytest.approx(
-            np.average(alone["win_rate"], weights=[10, 50])
-        )
-        assert own.loc[[MEAN, POOLED], "n"].tolist() == [PROMPTS, PROMPTS]
-        # The small one's prompts weigh more, so the interval of the mean is the wider one.
-        width = own["high"] - own["low"]
-        assert width[MEAN] > width[POOLED]
-    assert headline(table)["benchmark"].eq(MEAN).all()
-    assert headline(of_benchmarks(table).query("benchmark == 'small'"))["n"].eq(10).all()
 
 
 def test_rows_of_one_place_are_refused(runs) -> None:

@@ -61,13 +61,6 @@ def test_the_truth_at_equal_lengths_is_found():
     assert str(result).endswith("% as they are (n=2000)")
 
 
-def test_a_judge_of_length_alone_gives_one_half():
-    won, own, other, _ = simulated(1, 2000, 0.0, 2.0, 0.0)
-    result = length_controlled(won, own, other)
-    assert result.raw > 0.57
-    assert result.share.low < 0.5 < result.share.high
-
-
 def test_equal_lengths_leave_the_win_rate_as_it_is():
     won = pd.Series([1.0] * 30 + [0.0] * 10)
     same = pd.Series(100.0, index=won.index)

@@ -50,6 +50,18 @@ def test_it_is_the_discriminant_in_the_margins_size():
     np.testing.assert_allclose(found, expected * size / np.sqrt((expected**2).mean()), rtol=1e-9)
 
 
+def test_a_pair_weighs_by_its_age_and_the_squared_weights_say_how_many_pairs_that_is():
+    margin, lengths, _ = batch(30)
+    evidence = LengthEvidence(0.9)
+    for step in (slice(0, 10), slice(10, 20), slice(20, 30)):
+        evidence.observe(margin[step], lengths[step])
+        evidence.commit()
+    weights = np.repeat(0.1 * np.array([0.9**2, 0.9, 1]) / 10, 10)
+    average = evidence.state_dict()
+    assert average[0] == pytest.approx((weights * margin.numpy()).sum())
+    assert average[5:] == pytest.approx([weights.sum(), (weights**2).sum()])
+
+
 def test_lengths_that_say_nothing_leave_the_margin_alone():
     """Of many draws of lengths without a word on the label, most change little, none much."""
     margin, _, reversed_ = batch(2000, reversed_share=0.4)

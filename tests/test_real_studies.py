@@ -11,7 +11,9 @@ import random
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
+from IPython.display import Markdown
 from scipy import stats
 
 from tests.real_shapes import messages, text
@@ -64,8 +66,15 @@ def own(shapes):
 
 
 def tables(shapes, notebook, **parameters):
-    """The tables of a study's report, by name, and its runs by label."""
-    shapes.run(notebook, **parameters)
+    """The tables of a study's report, by name, and its runs by label.
+
+    The notebook itself shows pictures, and the paper's numbers beside its own.
+    """
+    shown = shapes.run(notebook, **parameters)["shown"]
+    assert sum(isinstance(each, go.Figure) for each in shown) >= 2
+    said = [each.data for each in shown if isinstance(each, Markdown)]
+    said += [each.to_string() for each in shown if isinstance(each, pd.DataFrame)]
+    assert any("paper" in text for text in said)
     report = shapes.runs / notebook
     runs = json.loads((report / "run.json").read_text())["runs"]
     folders = {label: [shapes.runs / name for name in names] for label, names in runs.items()}

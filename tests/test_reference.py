@@ -166,48 +166,40 @@ def test_the_record_names_the_pairs_that_were_computed_together(pairs, adapters,
 # ---- through whole runs -------------------------------------------------------------------------
 
 
-@pytest.fixture
-def first_run(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
     """A file of pairs, trained on once with full weights in fp32 and a cache of its own."""
-    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path_factory.mktemp("runs")
     rows = [
         {"prompt": PROMPT.replace("bake", item), "chosen": "then chop it .", "rejected": answer}
         for item in ("salt", "bake", "fry", "stir")
         for answer in ("then boil it .", "well , so")
     ]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
     def run(name, **changes):
         values = {
-            "name": name, "runs_dir": str(tmp_path), "data": str(tmp_path / "pairs.jsonl"),
+            "name": name, "runs_dir": str(folder), "data": str(folder / "pairs.jsonl"),
             "batch_pairs": 4, "pairs_per_forward": 4, "learning_rate": 1e-3,
         }  # fmt: skip
         return train(TrainConfig(**values | changes))
 
-    assert run("first").info["reference"]["computed"] == 8
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLC_CACHE", str(folder / "cache"))
+        assert run("first").info["reference"]["computed"] == 8
+        yield run
 
 
-@pytest.mark.parametrize(
-    ("changes", "computed"),
-    [
-        ({"objective": "dpo", "beta": 0.01}, 0),
-        ({"flip_rate": 0.5}, 0),
-        ({"seed": 3, "flip_rate": 0.5}, 0),
-        ({"lora_rank": 4}, 0),  # fresh adapters add nothing: the same reference
-        ({"precision": "bf16"}, 8),  # fp32 weights under autocast
-        ({"precision": "bf16", "lora_rank": 4}, 8),  # weights in bfloat16
-    ],
-    ids=str,
-)
-def test_runs_share_the_reference_where_it_is_the_same(first_run, changes, computed):
-    record = first_run("second", **changes).info["reference"]
-    assert (record["computed"], record["reused"]) == (computed, 8 - computed)
-
-
-def test_full_and_adapted_training_in_bfloat16_do_not_share(first_run):
-    assert first_run("full", precision="bf16").info["reference"]["computed"] == 8
-    assert first_run("lora", precision="bf16", lora_rank=4).info["reference"]["computed"] == 8
+def test_runs_share_the_reference_where_it_is_the_same(first_run):
+    """In bfloat16 full training autocasts fp32 weights and adapters' base is in 16 bits: two."""
+    for name, changes, computed in (
+        ("adapted", {"lora_rank": 4}, 0),  # fresh adapters add nothing
+        ("autocast", {"precision": "bf16"}, 8),
+        ("adapted in 16 bits", {"precision": "bf16", "lora_rank": 4}, 8),
+        ("again", {"precision": "bf16", "objective": "dpo", "flip_rate": 0.5}, 0),
+    ):
+        record = first_run(name.replace(" ", "-"), **changes).info["reference"]
+        assert (record["computed"], record["reused"]) == (computed, 8 - computed), name
 
 
 def test_adapters_are_trained_on_against_the_model_with_them_as_given(first_run, adapters):
@@ -223,7 +215,7 @@ def test_adapters_are_trained_on_against_the_model_with_them_as_given(first_run,
     assert len(trained.state_dict()) == len(given.state_dict())
     assert model_identity(trained) != model_identity(given)
     # What was trained is a starting point again.
-    again = first_run("again", model=str(trained_checkpoint(run)), lora_rank=4, lora_alpha=8)
+    again = first_run("on-again", model=str(trained_checkpoint(run)), lora_rank=4, lora_alpha=8)
     assert again.info["reference"]["computed"] == 8
 
 

@@ -13,18 +13,20 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from notebooks.studies.commercial_judge import PAPER, commercial_table
-from notebooks.studies.judge_agreement import agreement
 from plc_core import TrainConfig, train
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.completeness import EvaluationConfig
-from plc_core.evaluation.length_control import length_controlled_cells, lengths_shown
+from plc_core.evaluation.length_control import (
+    length_controlled,
+    length_controlled_cells,
+    lengths_shown,
+)
 from plc_core.evaluation.methods import contestants
-from plc_core.evaluation.results import mean_and_worst
 from plc_core.evaluation.tables import win_table
-from plc_core.evaluation.win_rate import JoinError, verdicts
+from plc_core.evaluation.win_rate import JoinError
 from tests.chat_server import serving
 from tests.paths import shared_file
 
@@ -132,26 +134,6 @@ def test_every_win_rate_interval_and_test(made):
         assert same["reward_high"] == pytest.approx(reward_high, abs=0.2 * spread)
 
 
-def test_the_kl_and_the_control(made):
-    runs, evaluation = made
-    table = evaluation.results()
-    kl = {}
-    for method in METHODS:
-        own = answers(runs, method, "sampled", "world-log-probs")
-        ratios = own["policy_logp"] - own["reference_logp"]
-        kl[method] = ratios.mean()
-        lines = table[table["method"] == method]
-        assert lines["kl"].tolist() == pytest.approx([kl[method]] * len(lines))
-        low, high = interval(ratios.to_numpy())
-        spread = ratios.std() / math.sqrt(N)
-        assert lines["kl_low"].iloc[0] == pytest.approx(low, abs=0.2 * spread)
-        assert lines["kl_high"].iloc[0] == pytest.approx(high, abs=0.2 * spread)
-    plc = table[table["method"] == "PLC-DPO"]
-    assert set(plc["control"]) == {"DPO"}
-    assert plc["control_kl"].tolist() == pytest.approx([kl["DPO"]] * len(plc))
-    assert plc["over"].tolist() == plc["win_rate"].tolist()  # the only control is the baseline
-
-
 def test_the_verdicts_of_the_pairwise_judge_in_both_decodings(made):
     """From the file of verdicts, and once more from the answers, as the judge decides by length."""
     runs, evaluation = made
@@ -192,115 +174,31 @@ def test_the_verdicts_of_the_pairwise_judge_in_both_decodings(made):
     assert record["usage"]["input_tokens"] == 100 * record["usage"]["requests"]
 
 
-def test_the_mean_and_the_worst_over_families(made):
-    runs, evaluation = made
-    found = mean_and_worst(only(evaluation, judge="gold").by_category().results())
-    for line in found.to_dict("records"):
-        own, base = (
-            rewards(runs, method, "gold", line["decoding"]) for method in (line["method"], "DPO")
-        )
-        family = answers(runs, "DPO", line["decoding"])["category"].loc[own.index]
-        shares = pd.Series((outcomes(own, base) + 1) / 2, own.index).groupby(family).mean()
-        assert line["cells"] == len(shares) > 1
-        assert line["mean"] == pytest.approx(100 * shares.mean())
-        assert line["worst"] == pytest.approx(100 * shares.min())
-        assert 100 * shares[line["worst_cell"].split(": ")[-1]] == pytest.approx(line["worst"])
-
-
-def test_the_agreement_of_both_judges(made):
-    runs, evaluation = made
-    for decoding in DECODINGS:
-        signs, series = [], []
-        for judge in ("gold", "long"):
-            own, base = (rewards(runs, method, judge, decoding) for method in ("PLC-DPO", "DPO"))
-            signs.append(outcomes(own, base))
-            judged = evaluation.judged.query("judge == @judge and decoding == @decoding")
-            sides = [
-                judged[judged["method"] == method].set_index("prompt_id")["reward"]
-                for method in ("PLC-DPO", "DPO")
-            ]
-            series.append(verdicts(*sides))
-        found = agreement(*series)
-        same = (signs[0] == signs[1]).mean()
-        chance = sum((signs[0] == v).mean() * (signs[1] == v).mean() for v in (-1, 0, 1))
-        assert found.raw.mean == pytest.approx(same)
-        assert found.kappa.mean == pytest.approx((same - chance) / (1 - chance))
-        decided = (signs[0] != 0) & (signs[1] != 0)
-        assert found.decided.n == decided.sum()
-        assert found.decided.mean == pytest.approx((signs[0] == signs[1])[decided].mean())
-
-
-def log_loss(logits, won):
-    return np.logaddexp(0, logits) - won * logits
-
-
-def fitted(design, won, c):
-    """Weights with the smallest |w| + C · log-loss, by another minimiser: w = u - v."""
-
-    def value(both):
-        weights = both[: design.shape[1]] - both[design.shape[1] :]
-        logits = design @ weights
-        slope = c * design.T @ (1 / (1 + np.exp(-logits)) - won)
-        total = both.sum() + c * log_loss(logits, won).sum()
-        return total, np.concatenate([1 + slope, 1 - slope])
-
-    start = np.full(2 * design.shape[1], 0.1)
-    bounds = [(0, None)] * len(start)
-    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 5000}
-    found = optimize.minimize(value, start, jac=True, bounds=bounds, options=options).x
-    return found[: design.shape[1]] - found[design.shape[1] :]
-
-
 def test_the_win_rates_at_equal_lengths(made):
-    """Dubois et al.'s model, the penalty chosen by cross-validation, fitted anew."""
+    """Of each pair of answers: its verdict and both lengths in characters, in the file's order."""
     runs, evaluation = made
-    everything = length_controlled_cells(evaluation)
-    pairwise = everything["judge"] == "long, side by side"
-    cells = everything[~pairwise]
-    assert len(cells) == 8
+    cells = length_controlled_cells(evaluation)
+    assert len(cells) == 10
     for line in cells.to_dict("records"):
         method, decoding = line["method"], line["decoding"]
-        # In the order of the file, as the folds of the cross-validation go by it.
         ids = evaluation.judged.query("method == @method and decoding == @decoding")["prompt_id"]
-        ids = list(dict.fromkeys(ids))
-        own, base = (
-            rewards(runs, side, line["judge"], decoding).loc[ids] for side in (method, "DPO")
+        ids = list(dict.fromkeys(ids))  # the folds of the cross-validation go by their order
+        length, base = (
+            answers(runs, side, decoding).loc[ids, "response"].str.len() for side in (method, "DPO")
         )
-        won = (np.sign(own.to_numpy() - base.to_numpy()) + 1) / 2
-        texts = [answers(runs, side, decoding).loc[ids, "response"] for side in (method, "DPO")]
-        gap = (texts[0].str.len() - texts[1].str.len()).to_numpy().astype(float)
+        if line["judge"] == "long, side by side":  # it goes by the characters alone
+            won = (np.sign(length - base) + 1) / 2
+        else:
+            own, other = (
+                rewards(runs, side, line["judge"], decoding).loc[ids] for side in (method, "DPO")
+            )
+            won = (np.sign(own - other) + 1) / 2
         assert line["n"] == N
         assert line["win_rate"] == pytest.approx(100 * won.mean())
-        assert line["characters"] == pytest.approx(gap.mean())
-        design = np.column_stack([np.tanh(gap / gap.std(ddof=1)), np.ones(N)])
-        penalties, folds = np.logspace(-4, 4, 10), np.arange(N) % 5
-        losses = [
-            sum(
-                log_loss(
-                    design[folds == f] @ fitted(design[folds != f], won[folds != f], c),
-                    won[folds == f],
-                ).sum()
-                for f in range(5)
-            )
-            for c in penalties
-        ]
-        weights = fitted(design, won, penalties[int(np.argmin(losses))])
-        assert line["lc"] == pytest.approx(100 / (1 + math.exp(-weights[1])), abs=0.3)
-        assert line["lc_low"] <= line["lc_high"]
-    # The pairwise judge goes by the characters alone, so that answers of equal length, which it
-    # calls ties, say all that is known of equal lengths; where there are none, nothing does.
-    for line in everything[pairwise].to_dict("records"):
-        texts = [answers(runs, side, line["decoding"])["response"] for side in ("PLC-DPO", "DPO")]
-        gap = texts[0].str.len() - texts[1].str.len()
-        assert line["characters"] == pytest.approx(gap.mean())
-        assert line["win_rate"] == pytest.approx(100 * ((np.sign(gap) + 1) / 2).mean())
-        if ties := int((gap == 0).sum()):
-            reach = 1.96 / math.sqrt(ties / 4)
-            assert line["lc"] == pytest.approx(50, abs=3)
-            assert line["lc_low"] == pytest.approx(100 / (1 + math.exp(reach)), abs=0.5)
-            assert line["lc_high"] == pytest.approx(100 / (1 + math.exp(-reach)), abs=0.5)
-        else:
-            assert line["note"] == "not identified: the length separates wins from losses"
+        assert line["characters"] == pytest.approx((length - base).mean())
+        expected = length_controlled(won, length, base).share
+        found = line["lc"], line["lc_low"], line["lc_high"]
+        assert found == pytest.approx([100 * x for x in expected[:3]], nan_ok=True)
     text = lengths_shown(cells)
     one = cells.query("method == 'PLC-DPO' and judge == 'long' and decoding == 'greedy'").iloc[0]
     assert text.loc["PLC-DPO", ("long, greedy", "WR at equal lengths")].startswith(

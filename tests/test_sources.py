@@ -197,6 +197,15 @@ def test_an_array_longer_than_the_reader_s_pieces(tmp_path):
         ("a.arrow", b"\xff\xff\xff\xff and then nothing", "damaged"),
         ("a.jsonl", b'{"a": ' + b"[" * 100_000, "not to be read as JSON"),
         ("a.jsonl", b'{"a": ' + b"9" * 5000 + b"}", "not to be read as JSON"),
+        ("a.xlsx", b"PK\x03\x04....", "a zip file"),
+        ("a.jsonl.bz2", b"BZh91AY", "compressed by bzip2"),
+        ("a.jsonl.gz", gzip.compress(gzip.compress(b"{}")), "compressed twice"),
+        ("a.parquet", b"", "damaged"),
+        ("a.json", b"[" * 100_000, "not to be read as JSON|no JSON"),
+        ("a.jsonl", TEXT.encode() + '\n"é'.encode()[:-1], "line 6, byte 0 of it"),
+        ("a.csv", b"prompt,chosen,rejected\nx,\"[{'role': 'user', 'content': <x>}]\",z",
+         "as Python prints them"),
+        ("a.json", b'[5, {"prompt": 1}]', "expected an object, found a int"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_a_sentence_with_the_place(tmp_path, name, content, sentence):

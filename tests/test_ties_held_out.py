@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from notebooks.studies.routing_probe import held_out_pairs, held_out_ties
 from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core import TrainConfig, train
-from plc_core.data import DATASETS, DataError, inject_ties, load_pairs, split_held_out
+from plc_core.data import DATASETS, DataError, load_pairs, split_held_out
 from plc_core.data.slices import prompt_digests
 from plc_core.engine.pipeline import trained_and_held_out
 from plc_core.engine.sources import load_ties, source_of
@@ -210,14 +210,6 @@ def test_data_without_a_test_split_say_how_to_hold_pairs_out(
     part = train(TrainConfig(**config.model_dump() | {"name": "part", "num_pairs": 40}))
     rest = held_out_pairs(part, 10)
     assert [pair["chosen"] for pair in rest.dataset] == [f"good {n}" for n in range(40, 50)]
-
-
-def test_ties_of_the_pool_are_oriented_at_random_and_marked(copy: Path, pairs_file: Path) -> None:
-    pool = load_pairs(copy / "flan.jsonl", ties=True)
-    changed = inject_ties(load_pairs(pairs_file), pool, 0.05, seed=0)
-    ties = [pair for pair in changed.dataset if pair["injected_tie"]]
-    assert len(ties) == 3
-    assert {pair["source"] for pair in ties} == {"ultrafeedback"}
 
 
 def without(config: TrainConfig, name: str) -> dict[str, Any]:

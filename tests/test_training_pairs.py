@@ -8,7 +8,6 @@ import torch
 from pydantic import ValidationError
 
 from plc_core import TrainConfig, train
-from plc_core.data import DataError
 from plc_core.engine.models import load_policy
 from plc_core.engine.packing import VisitOrder, deal
 from plc_core.engine.pipeline import training_pairs
@@ -61,27 +60,6 @@ def test_corruption_is_applied_in_its_order_and_leaves_warm_pairs_alone(world, t
     assert again.fingerprint == pairs.fingerprint
 
 
-def test_ties_of_the_world_are_nested_over_rates(world, tmp_path):
-    low, high = (
-        set(pairs_of(world, config(tmp_path, tie_rate=rate)).dataset.filter(
-            lambda row: row["injected_tie"])["pair_id"])
-        for rate in (0.1, 0.3)
-    )  # fmt: skip
-    assert (len(low), len(high)) == (6, 18)
-    assert low < high
-
-
-@pytest.mark.parametrize("flips", ["largest-gap", "smallest-gap"])
-def test_hard_pairs_by_their_gap(world, tmp_path, flips):
-    frame = pairs_of(world, config(tmp_path, flip_rate=0.2, flips=flips)).dataset.to_pandas()
-    gap = (frame["score_chosen"] - frame["score_rejected"]).abs()
-    assert frame["flipped"].sum() == 12
-    if flips == "largest-gap":
-        assert gap[frame["flipped"]].min() >= gap[~frame["flipped"]].max()
-    else:
-        assert gap[frame["flipped"]].max() <= gap[~frame["flipped"]].min()
-
-
 def test_hard_pairs_by_the_margin_of_a_run_on_clean_labels(world, tmp_path):
     clean = config(tmp_path, objective="dpo", eval_prompts=0, batch_pairs=12, pairs_per_forward=12)
     run = train(clean)
@@ -129,12 +107,6 @@ def test_a_file_s_other_splits_are_left_out_of_training_and_counted(tmp_path, sc
     assert (findings["rule"] == "other-split").sum() == 3
     pair = run.pairs()["pair_id"].iloc[0]
     assert set(run.findings(pair)["rule"]) >= {"split-leak"}
-
-
-def test_a_tie_pool_of_unequal_scores_is_refused(world, tmp_path, scored_file):
-    changes = {"data": str(scored_file), "num_pairs": None, "tie_rate": 0.2}
-    with pytest.raises(DataError, match="no exact ties"):
-        pairs_of(world, config(tmp_path, tie_pool=str(scored_file), **changes))
 
 
 def test_warm_pairs_come_first_in_the_first_epoch_only():

@@ -32,8 +32,6 @@ NOTEBOOKS = ["02_main_results", "09_ablations", "10_sensitivity", "12_seeds",
              "13_training_dynamics", "14_judges"]  # fmt: skip
 SHARED = {"eval_prompts": 16, "control_betas": [0.1], "common": {"flip_rate": 0.3} | COMMON}
 SMOKE = {
-    "02_main_results": {"datasets": {"flipped": {}, "clean": {"flip_rate": 0.0}},
-                        "methods": ["plc"], "transfer": ["plc"]},
     "13_training_dynamics": {"save_steps": 1, "methods": ["dpo", "plc"], "control_betas": []},
     "14_judges": {"methods": ["plc"], "judge": {"seed": 100, "num_pairs": 48}},
 }  # fmt: skip
