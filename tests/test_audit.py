@@ -87,6 +87,9 @@ def test_lengths_alone_are_ranked_beside_the_weights() -> None:
     table = audit.flip_ranking(visits_of([0.1, 0.8, 0.7, 0.9]), pairs).set_index("score")
     assert table.loc["against length", "auroc"] == 1
     assert table.loc["q_flip", "auroc"] == 0.5
+    shorter = pairs.assign(**dict(zip(lengths, [*lengths.values()][::-1], strict=True)))
+    table = audit.flip_ranking(visits_of([0.1, 0.8, 0.7, 0.9]), shorter).set_index("score")
+    assert table.loc["against length", "auroc"] == 1  # where shorter answers are preferred
     unknown = pairs.assign(chosen_tokens=None)
     assert audit.longer(unknown) is None and len(audit.flip_ranking(visits_of([0.1]), unknown)) == 2
 

@@ -50,6 +50,15 @@ def test_a_step_is_read_once_it_has_ended(recorder):
     assert (row["seconds"], row["pairs_per_second"]) == (2.0, 2.0)
 
 
+def test_the_posterior_takes_a_step_in_the_order_of_the_training_set(recorder):
+    """Whichever forward or rank had which pair: split otherwise, a step says the same."""
+    visit(recorder, [3, 1, 2, 0], step=1)
+    end(recorder)
+    recorder.flush()
+    margins = recorder.run.visits().sort_values("pair_id")["margin"]
+    assert recorder.posterior.state_dict()["margins"] == [pytest.approx(margins.tolist())]
+
+
 def test_on_a_gpu_a_step_is_read_while_the_next_one_computes(recorder):
     recorder.reads_later = True
     for step in range(3):

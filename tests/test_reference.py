@@ -11,6 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import PeftModel
+from torch.nn.attention.flex_attention import flex_attention
 
 from plc_core.data import flip_labels
 from plc_core.engine import logprobs
@@ -62,6 +63,11 @@ def other_config(policy):
     return policy
 
 
+def other_attention(patch):
+    patch.setattr(logprobs, "attention_kind", lambda model: "flex")
+    patch.setattr(logprobs, "_compiled_flex", lambda: flex_attention)  # compiling takes a minute
+
+
 class Setting:
     """What a reference pass is made of; each row of the table below changes one thing of it."""
 
@@ -102,9 +108,7 @@ CHANGES = {
         lambda s, _: setattr(s, "policy", load_policy("world", "bf16")[0]), MISS
     ),
     "bfloat16 by autocast": (lambda s, _: setattr(s, "bf16", True), MISS),
-    "the attention": (
-        lambda s, patch: patch.setattr(logprobs, "attention_kind", lambda model: "flex"), MISS
-    ),
+    "the attention": (lambda s, patch: other_attention(patch), MISS),
     "adapters to start from": (
         lambda s, _: setattr(s, "policy", load_policy(str(s.adapters))[0]), MISS
     ),
@@ -112,6 +116,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_hits_and_what_misses(pairs, adapters, tmp_path, monkeypatch, change):
     Setting(pairs, adapters).with_reference(tmp_path)
@@ -133,7 +138,7 @@ def test_a_pair_whose_tokens_changed_is_computed_and_the_others_are_not(pairs, a
 
 def test_the_bits_do_not_depend_on_whose_labels_came_first(adapters, tmp_path):
     """Nor on the threads: two workers that share pairs but not flips are as each by itself."""
-    config = TrainConfig(name="x", num_pairs=200)
+    config = TrainConfig(name="x", num_pairs=64)
     pairs = training_pairs(config, *load_policy("world"), Progress())
     flips = flip_labels(pairs, 0.5, 0)
     before = torch.get_num_threads()

@@ -146,6 +146,8 @@ def test_a_pair_that_several_seeds_were_shown_counts_once() -> None:
     assert tie_metrics.injected_ties({"x": table})["n_injected"].tolist() == (
         tie_metrics.injected_ties({"x": first})["n_injected"].tolist()
     )
+    found = tie_metrics.injected_ties({"x": table})
+    assert ((found["low"] < found["auroc"]) & (found["auroc"] < found["high"])).all()
     pd.testing.assert_frame_equal(over_seeds([first]), first)
     others = second.assign(pair_id="other " + second["pair_id"])
     assert len(over_seeds([first, others])) == 2 * len(first)

@@ -120,6 +120,10 @@ def test_warm_pairs_come_first_in_the_first_epoch_only():
     second = list(sampler)
     assert sorted(second) == list(range(20))
     assert not all(warm[i] for i in second[:10])
+    plain = VisitOrder([1] * 20, seed=3)
+    before = list(plain)
+    plain.set_epoch(1)
+    assert list(plain) != before
 
 
 def test_a_step_has_the_same_pairs_on_any_number_of_ranks_and_ranks_about_as_much_to_do():

@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plc_core.data import RULES, DataError, Options, checks, load_pairs, pairs_from_rows
+from plc_core.data import RULES, DataError, Options, load_pairs, pairs_from_rows
 from plc_core.data.checks import splitmix64
 from plc_core.data.contamination import EvaluationPrompts
+from plc_core.data.cycles import on_longer_cycle
 from tests.paths import shared_file
 
 
@@ -131,7 +132,7 @@ def test_edges_on_longer_cycles_agree_with_a_search_from_each(seed):
     edges = [edge for edge in edges if reached[edge[::-1]]]
     expected = [leads([e for e in edges if e != (b, a)], b, a) for a, b in edges]
     start, end = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-    assert checks._on_longer_cycle(start, end).tolist() == expected
+    assert on_longer_cycle(start, end).tolist() == expected
 
 
 def leads(edges, one, other):
@@ -150,9 +151,9 @@ def test_many_contradictions_under_one_prompt_take_time_in_proportion(shape):
     end = np.arange(1, 150_000)
     start = end - 1 if shape == "line" else np.zeros_like(end)
     there, back = np.concatenate([start, end]), np.concatenate([end, start])
-    assert not checks._on_longer_cycle(there, back).any()
+    assert not on_longer_cycle(there, back).any()
     ring = np.append(there, end[-1]), np.append(back, 0)  # from the last answer to the first
-    assert checks._on_longer_cycle(*ring).sum() == (150_000 if shape == "line" else 0)
+    assert on_longer_cycle(*ring).sum() == (150_000 if shape == "line" else 0)
 
 
 @pytest.mark.parametrize("seed", range(8))

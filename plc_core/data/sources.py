@@ -15,6 +15,7 @@ from datasets import Dataset
 
 from plc_core.data.bounds import Bounds
 from plc_core.data.contamination import EvaluationPrompts, evaluation_texts
+from plc_core.data.exact_ties import exact_ties, has_answers
 from plc_core.data.folders import SourceFile, local_files, shown_path
 from plc_core.data.formats import rows_of_file
 from plc_core.data.pairs import DataError, Pairs, mapped_table
@@ -22,7 +23,6 @@ from plc_core.data.public import DATASETS, public_files
 from plc_core.data.rows import FIELDS, renamed
 from plc_core.data.rules import RowError
 from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
-from plc_core.data.shapes import exact_ties, has_answers
 from plc_core.data.validation import Options, RawRow, validated
 from plc_core.data.world import WORLD
 from plc_core.files import RunError, cache_dir, read_json, write_json

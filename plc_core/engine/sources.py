@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from plc_core.data import DATASETS, DataError, Pairs, load_pairs, pairs_from_rows
 from plc_core.data.corruption import tie_pool
+from plc_core.data.exact_ties import pair_of
 from plc_core.data.folders import local_files
 from plc_core.data.formats import rows_of_file
-from plc_core.data.shapes import pair_of
 from plc_core.data.world import (
     RESPONSE_TOKENS,
     WORLD,

@@ -19,8 +19,8 @@ from plc_core.data.corruption.draws import (
     smallest,
     uniform,
 )
+from plc_core.data.exact_ties import matched_ties
 from plc_core.data.pairs import DataError, Pairs, set_column, swap
-from plc_core.data.shapes import matched_ties
 from plc_core.data.validation import pairs_from_rows
 
 
@@ -120,8 +120,9 @@ def tie_pool(responses: Sequence[dict[str, Any]], source: str = "ties") -> Pairs
     """Pairs of different responses to one prompt with exactly the same score, each in one pair.
 
     The paper does not say where its equal-score pairs come from; this is the rule of the embedded
-    world, and of UltraFeedback's four answers (`data.shapes`). It does not depend on the order of
-    the rows. The same text twice under a prompt counts once, and not at all if its scores differ.
+    world, and of UltraFeedback's four answers (`data.exact_ties`). It does not depend on the order
+    of the rows. The same text twice under a prompt counts once, and not at all if its scores
+    differ.
 
     Args:
         responses: rows with prompt (text or messages), response (text) and score (a number), in a
