@@ -34,7 +34,7 @@ from plc_core.engine.sources import Source, WorldSource, load_ties, source_of
 from plc_core.evaluation.completeness import refuse_missing
 from plc_core.files import RunError, read_table, write_table
 from plc_core.objective import Router
-from plc_core.objective.calibration import MarginCalibration
+from plc_core.objective.margin_ema import MarginCalibration
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run
 

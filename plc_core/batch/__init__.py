@@ -1,4 +1,9 @@
-"""Notebooks in batches: one with parameters, or many jobs side by side, here or on a cluster."""
+"""Notebooks in batches, here or on a cluster; it knows `runs` and the parameters of `engine`.
+
+notebook         one notebook with parameters, and its `report`
+jobs             many side by side, shown by `job_progress`; on Ray by `cluster`
+planning         runs named by their content, grids; `ensure_runs` makes those that are missing
+"""
 
 from plc_core.batch.notebook import NotebookError, run_notebook
 

@@ -1,4 +1,13 @@
-"""What a preference pair is, where pairs come from and how they are corrupted; no torch."""
+"""What a preference pair is, where pairs come from and how they are corrupted; no torch.
+
+pairs            the schema and its Arrow files
+sources          `load_pairs`: files (`formats`, `folders`), public data sets (`public`)
+rows             one row to one pair, of whatever shape (`shapes`, `dialogues`, `rendered`)
+validation       every row kept or listed: `rules`, `row_rules`, `checks` over all pairs
+corruption       flips, ties, annotators, warm starts
+slices, votes    parts of the pairs; groups of agreement; `exact_ties` of scored answers
+world            the embedded world
+"""
 
 from plc_core.data.corruption import (
     flip_hardest,

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from plc_core.objective.checks import number
 from plc_core.objective.routing import Router, Routing
@@ -175,24 +174,3 @@ def sequence_margin(logps: PairLogps, beta: float) -> Tensor:
 def _on_cpu(m: Tensor) -> bool:
     # Elsewhere a look at the values would wait for the device.
     return m.device.type == "cpu"
-
-
-# softplus(x) is spelled -logsigmoid(-x): PyTorch's softplus is linear above 20, off by 2e-9 there.
-
-
-def clean_loss(m: Tensor) -> Tensor:
-    """L_clean = -log sigma(m), Eq. (lclean); also the DPO loss, Eq. (dpo)."""
-    return -logsigmoid(m)
-
-
-def flip_loss(m: Tensor) -> Tensor:
-    """L_flip = -log sigma(-m), Eq. (lflip)."""
-    return -logsigmoid(-m)
-
-
-def tie_loss(m: Tensor) -> Tensor:
-    """L_tie = softplus(|m|), Eq. (ltie).
-
-    Its minimum is at the kink m = 0, where PyTorch's gradient of |m| is 0, which is right.
-    """
-    return -logsigmoid(-m.abs())

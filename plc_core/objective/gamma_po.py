@@ -13,9 +13,9 @@ from plc_core.objective.base import (
     Objective,
     PairLogps,
     Step,
-    clean_loss,
 )
 from plc_core.objective.checks import not_negative, positive
+from plc_core.objective.losses import clean_loss
 from plc_core.objective.reduction import gather_over_ranks
 from plc_core.objective.routing import Routing
 

@@ -20,12 +20,11 @@ from plc_core.objective.base import (
     Objective,
     PairLogps,
     Step,
-    clean_loss,
-    flip_loss,
     log_ratios,
     told_or,
 )
 from plc_core.objective.checks import not_negative, positive, share
+from plc_core.objective.losses import clean_loss, flip_loss
 from plc_core.objective.routing import Routing
 
 

@@ -11,11 +11,9 @@ from plc_core.objective.base import (
     Objective,
     PairLogps,
     Step,
-    clean_loss,
-    flip_loss,
-    tie_loss,
 )
 from plc_core.objective.checks import positive, truth
+from plc_core.objective.losses import clean_loss, flip_loss, tie_loss
 from plc_core.objective.routing import Router, Routing
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from plc_core.objective.calibration import MarginCalibration
 from plc_core.objective.checks import number, positive, share, truth
 from plc_core.objective.length_evidence import LengthEvidence
+from plc_core.objective.margin_ema import MarginCalibration
 
 CalibrationOrder = Literal["auto", "update-first", "score-first"]
 Schedule = Literal["linear", "cosine", "constant"]

@@ -1,4 +1,12 @@
-"""The run folder: the only contract between training, notebooks and the inspector."""
+"""The run folder, the only contract between training, notebooks and the inspector; no torch.
+
+run              one folder's record, pairs, metrics and visits (`visit_files`)
+creation         names, new folders; `earlier` keeps the report that one replaces
+status           its state and heartbeat; `alerts` of training that does nothing
+listing          many runs
+provenance       versions, commit, machine
+decisions        what a person decided of pairs; `cleaned` exports them, with `own_columns`
+"""
 
 from plc_core.runs.creation import UNSTARTED, check_root, create_run, resolve, taken
 from plc_core.runs.run import (

@@ -1,5 +1,11 @@
 """The statistics of the audit: each with its n, its interval, and a text form.
 
+    means            means and shares: Student, Wilson, the bootstraps
+    ranks            Mann-Whitney with AUROC (DeLong), Spearman
+    trends           Jonckheere-Terpstra, Page
+    families         Holm
+    text, words      numbers as text, tests as sentences
+
 Notebook and app print the same objects, so a number reads the same wherever it is shown.
 Missing values (NaN) are left out and counted; infinities are kept, as ranks can use them.
 A group without values gives "n/a (n=0)" and never an error; a p value below the smallest number
