@@ -124,12 +124,6 @@ def test_nothing_is_said_of_a_run_that_does_not_move():
     assert not is_silent(filled(rows[1:]))
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3])
-def test_its_interval_holds_the_rate_in_most_seeds(rate):
-    intervals = [filled(margins_of(rate, seed=seed)[0]).estimate() for seed in range(20)]
-    assert sum(float(e.low) <= rate <= float(e.high) for e in intervals) >= 17
-
-
 def test_small_batches_are_remembered_for_more_steps():
     rows, _ = margins_of(0.2, steps=64, pairs=8)
     assert is_silent(filled(rows[:31]))

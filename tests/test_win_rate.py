@@ -70,11 +70,6 @@ def test_sides_that_do_not_meet_are_refused_with_the_counts(own, sentence):
     assert sentence in str(error.value)
 
 
-def test_two_infinite_rewards_are_no_tie_and_no_number():
-    with pytest.raises(JoinError, match="1 of 2 rewards are NaN on one side, or infinite on both"):
-        win_rate(rewards(1.0, math.inf), rewards(0.0, math.inf))
-
-
 def test_common_prompts_are_compared_on_request_and_the_count_stays_with_the_result():
     """Three of ten ids missing, one more without a number: the share is over six, and says so."""
     own = rewards(*range(10)).drop(["p1", "p4", "p7"])
