@@ -60,7 +60,7 @@ def stopped(process: subprocess.Popen, number: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"), zip(itertools.cycle([signal.SIGINT, signal.SIGTERM]), MOMENTS)
+    ("number", "moment"), [*zip(itertools.cycle([signal.SIGINT, signal.SIGTERM]), MOMENTS)]
 )
 def test_training_stops_with_a_sentence_at_any_moment(tmp_path, number, moment):
     values = TINY | {"name": "cut", "runs_dir": str(tmp_path / "runs")}
