@@ -2,7 +2,8 @@
 
 A JSON object ends with the checksum of the text before it as `checksum`, and so does every line of
 a JSONL file. A Parquet file has one of all its other bytes in front of its footer, where readers do
-not look. Of files of other libraries `plc_core.storage` keeps a list.
+not look, and before that the id of the run that it belongs to (`plc_core.identity`). Of files of
+other libraries `plc_core.storage` keeps a list.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 _MARK = b"PLC-CRC\n"
 _SEAL = struct.Struct("<8sI")  # the mark, and the checksum
+_OWNER_MARK = b"PLC-RUN\n"
+_OWNER = struct.Struct("<8s16s")  # the mark, and the id of a run in ASCII; before the seal
 _TAIL = struct.Struct("<I4s")  # the footer's length and "PAR1", with which a Parquet file ends
 _JSON_SEAL = re.compile(rb',\n "([^"\n]{8})": "([0-9a-f]{8})"\n}\n\Z')
 _SETTLED_NS = 2_000_000_000
@@ -37,26 +40,38 @@ def checksum(path: Path) -> int:
     return int(_remembered(_crc_of_file, path))
 
 
-def seal_parquet(path: Path) -> None:
-    """Put a checksum of all bytes of a Parquet file into it."""
+class Seal(NamedTuple):
+    """What a Parquet file says of itself."""
+
+    whole: bool | None  # whether it is what was written; None where it has no checksum
+    run_id: str | None  # of the run that it was written for
+
+
+def seal_parquet(path: Path, run_id: str | None = None) -> None:
+    """Put a checksum of all bytes of a Parquet file into it, and the id of its run, 16 signs."""
     with path.open("r+b") as file:
         start = _footer(file)
-        seal = _SEAL.pack(_MARK, _crc(file))
         file.seek(start)
         footer = file.read()
+        if run_id is not None:
+            owner = _OWNER.pack(_OWNER_MARK, run_id.encode())
+            file.seek(start)
+            file.write(owner + footer)
+            start += len(owner)
+        seal = _SEAL.pack(_MARK, _crc(file))
         file.seek(start)
         file.write(seal + footer)
 
 
-def parquet_is_whole(path: Path) -> bool | None:
-    """Whether a Parquet file is what was written; None where it has no checksum.
+def parquet_seal(path: Path) -> Seal:
+    """Whether a Parquet file is what was written, and for which run.
 
     Raises:
         OSError: where it cannot be read.
         ValueError: where it is cut short or no Parquet file.
     """
-    whole: bool | None = _remembered(_is_whole, path)
-    return whole
+    seal: Seal = _remembered(_seal_of, path)
+    return seal
 
 
 def sealed_json(text: str) -> str:
@@ -108,16 +123,21 @@ def _crc_of_file(path: Path, *stamp: int) -> int:
 
 
 @functools.lru_cache(maxsize=2**16)
-def _is_whole(path: Path, *stamp: int) -> bool | None:
+def _seal_of(path: Path, *stamp: int) -> Seal:
     with path.open("rb") as file:
-        start = _footer(file) - _SEAL.size
+        end = _footer(file)
+        start = end - _SEAL.size
+        file.seek(max(0, start - _OWNER.size))
+        before = file.read(end - file.tell())
         if start < 0:
-            return None
-        file.seek(start)
-        mark, value = _SEAL.unpack(file.read(_SEAL.size))
+            return Seal(None, None)
+        mark, value = _SEAL.unpack(before[-_SEAL.size :])
         if mark != _MARK:
-            return None
-        return bool(value == _crc(file, (start, start + _SEAL.size)))
+            return Seal(None, None)
+        whole = bool(value == _crc(file, (start, end)))
+    owner = before[: -_SEAL.size]
+    named = len(owner) == _OWNER.size and owner.startswith(_OWNER_MARK)
+    return Seal(whole, owner[len(_OWNER_MARK) :].decode("ascii", "replace") if named else None)
 
 
 def _footer(file: BinaryIO) -> int:

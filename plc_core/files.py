@@ -1,7 +1,8 @@
 """Files that are whole or not there, and that tell when their content is not what was written.
 
-JSON and Parquet are written with checksums (`plc_core.checksums`) and verified whenever they are
-read; files without, as of older versions, are read as they are.
+JSON and Parquet are written with checksums (`plc_core.checksums`) and, in a run, with the run's id
+(`plc_core.identity`). Both are verified whenever they are read; files without, as of older
+versions, are read as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from plc_core.checksums import json_is_whole, parquet_is_whole, seal_parquet, sealed_json
+from plc_core.checksums import json_is_whole, parquet_seal, seal_parquet, sealed_json
+from plc_core.identity import RUN_FILE, RUN_ID, is_foreign, run_id_of
 
 REMEDY = (
     "Put a copy of it back; without one, delete it and make it anew: answers and judgements by "
@@ -30,6 +32,10 @@ REMEDY = (
 
 class RunError(Exception):
     """A run folder, or a file of one, that cannot be used as asked; a sentence for the user."""
+
+
+class ForeignFileError(RunError):
+    """A whole file that was written for another run than the one it lies in."""
 
 
 def cache_dir() -> Path:
@@ -118,9 +124,16 @@ def make_folder(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace `path` atomically with `content` as JSON, an object with its checksum."""
-    if isinstance(content, dict):  # the checksum may have come along from a file
-        content = {name: value for name, value in content.items() if name != "checksum"}
+    """Replace `path` atomically with `content` as JSON, an object with its run's id and checksum.
+
+    run.json says its id itself: it is part of its content.
+    """
+    if isinstance(content, dict):  # these may have come along from a file
+        own = {"checksum"} if path.name == RUN_FILE else {"checksum", RUN_ID}
+        content = {name: value for name, value in content.items() if name not in own}
+        run_id = run_id_of(path) if RUN_ID in own else None
+        if content and run_id is not None:
+            content[RUN_ID] = run_id
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
     if isinstance(content, dict) and content:
         text = sealed_json(text)
@@ -129,7 +142,11 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) -> None:
-    """Replace `path` atomically with `table` as Parquet, in row groups of at most that many."""
+    """Replace `path` atomically with `table` as Parquet, with its run's id and a checksum.
+
+    Args:
+        rows_a_group: rows of a row group at most.
+    """
     with replacing(path) as temporary:
         pq.write_table(
             table,
@@ -138,7 +155,7 @@ def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) ->
             row_group_size=rows_a_group,
             write_page_checksum=True,
         )
-        seal_parquet(temporary)
+        seal_parquet(temporary, run_id_of(path))
 
 
 @contextlib.contextmanager
@@ -162,7 +179,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
-    """The JSON object in `path`; RunError where it is missing, damaged or no object.
+    """The JSON object in `path`; RunError where it is missing, damaged, foreign or no object.
 
     With `sealed`, a file without a checksum counts as damaged.
     """
@@ -177,22 +194,26 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read: {error}. {REMEDY}") from None
     if not isinstance(content, dict):
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
-    _verify(path, json_is_whole(raw), sealed)
+    whole = json_is_whole(raw)
     content.pop("checksum", None)
+    if path.name == RUN_FILE:
+        _verify(path, whole, sealed)
+    else:
+        _verify(path, whole, sealed, content.pop(RUN_ID, None))
     return content
 
 
 def check_table(path: Path, sealed: bool = False) -> None:
-    """RunError where the bytes of a Parquet file are not those that were written.
+    """RunError where a Parquet file is not what was written, or was written for another run.
 
     Args:
         sealed: a file without a checksum counts as damaged.
     """
     try:
-        whole = parquet_is_whole(path)
+        seal = parquet_seal(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    _verify(path, whole, sealed)
+    _verify(path, seal.whole, sealed, seal.run_id)
 
 
 def read_table(
@@ -217,11 +238,20 @@ def table_names(path: Path) -> list[str]:
         raise _unreadable(path, error) from None
 
 
-def _verify(path: Path, whole: bool | None, sealed: bool) -> None:
+def _verify(path: Path, whole: bool | None, sealed: bool, *run_id: str | None) -> None:
+    """RunError where a file is not what was written or, with what it says its run is, of another.
+
+    A file without a checksum is not this project's, or an older version's, and says nothing.
+    """
     if whole is False:
         raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
     if whole is None and sealed:
         raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
+    if whole and run_id and is_foreign(path, run_id[0]):
+        raise ForeignFileError(
+            f"{path} is of another run: it was not written for the one whose {RUN_FILE} is in this "
+            f"folder. {REMEDY}"
+        )
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:

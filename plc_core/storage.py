@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from plc_core.checksums import checksum
 from plc_core.files import (
+    ForeignFileError,
     RunError,
     cache_dir,
     exclusive,
@@ -73,9 +74,13 @@ def first_damaged(folder: Path, needed: Callable[[str], bool] = lambda name: Tru
     """The first listed file, among those that are `needed`, that is missing or damaged.
 
     None where all are whole, and where the folder has no list.
+
+    Raises ForeignFileError where the list is of another run.
     """
     try:
         sums = listed(folder) or {}
+    except ForeignFileError:
+        raise
     except RunError:
         return MANIFEST
     for name, value in sums.items():
@@ -124,7 +129,10 @@ def cached_folder(folder: Path, make: Callable[[Path], None]) -> Path:
 
 def is_whole(folder: Path) -> bool:
     """Whether an entry of the cache is there with all its files undamaged."""
-    return (folder / MANIFEST).is_file() and first_damaged(folder) is None
+    try:
+        return (folder / MANIFEST).is_file() and first_damaged(folder) is None
+    except ForeignFileError:  # the cache lies in a run, and came there from another
+        return False
 
 
 def cached_table(kind: str, settings: Any, make: Callable[[], pa.Table]) -> pa.Table:

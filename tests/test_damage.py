@@ -242,12 +242,12 @@ def test_the_inspector_reads_nothing_damaged(run, name, damage):
 
 
 def older(run):
-    """The run as versions without checksums left it."""
+    """The run as versions without checksums, and without ids of runs, left it."""
     for path in run.path.rglob("*.parquet"):
         pq.write_table(pq.read_table(path), path, compression="zstd")
     for path in [*run.path.rglob("*.json")]:
         content = json.loads(path.read_text())
-        for name in ("checksum", "checksums"):
+        for name in ("checksum", "checksums", "run_id"):
             content.pop(name, None)
         path.write_text(json.dumps(content))
     for path in run.path.glob("checkpoints/*/checksums.json"):

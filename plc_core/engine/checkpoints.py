@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, Trainer
 from plc_core.engine.adapters import peft_quiet
 from plc_core.engine.config import StageConfig, TrainConfig
 from plc_core.engine.models import ModelError, check_model_files, disable_dropout, load_policy
-from plc_core.files import RunError, read_json
+from plc_core.files import ForeignFileError, RunError, read_json
 from plc_core.objective import FlipPosterior, Objective, Router
 from plc_core.runs import Run, create_run, open_run, resolve
 from plc_core.storage import MANIFEST, first_damaged, listed
@@ -71,7 +71,7 @@ def last_checkpoint(run: Run) -> Path | None:
     """
     checkpoint = _last_finished(run)
     if checkpoint is not None:
-        if run.has_checksums and run.info.get("kind") == "training" and not _has_list(checkpoint):
+        if _lost_list(run, checkpoint):
             raise _damaged(checkpoint, MANIFEST)
         check_checkpoint(checkpoint)
     return checkpoint
@@ -95,8 +95,12 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
     """The policy of a checkpoint of the run, by itself the last."""
     config = run.info["config"]
     checkpoint = checkpoint or trained_checkpoint(run)
+    if _lost_list(run, checkpoint):
+        raise _damaged(checkpoint, MANIFEST)
     try:
         check_model_files(checkpoint)
+    except ForeignFileError:
+        raise _foreign(checkpoint) from None
     except ModelError as error:
         raise RunError(f"The run {run.name!r} has no policy to load: {error}") from None
     if not (checkpoint / "adapter_config.json").exists():
@@ -188,7 +192,11 @@ def check_checkpoint(checkpoint: Path) -> None:
     One that was written without checksums, by an older version, has its files looked at: those of
     torch have checksums of their own, but its weights are taken as they are.
     """
-    if (name := first_damaged(checkpoint)) is not None:
+    try:
+        name = first_damaged(checkpoint)
+    except ForeignFileError:
+        raise _foreign(checkpoint) from None
+    if name is not None:
         raise _damaged(checkpoint, name)
     if not _has_list(checkpoint):
         _look_at(checkpoint)
@@ -198,8 +206,17 @@ def _has_list(checkpoint: Path) -> bool:
     return (checkpoint / MANIFEST).exists()
 
 
+def _lost_list(run: Run, checkpoint: Path) -> bool:
+    training = run.info.get("kind") == "training"
+    return run.has_checksums and training and not _has_list(checkpoint)
+
+
 def _damaged(checkpoint: Path, name: str) -> RunError:
     return RunError(f"{checkpoint / name} is damaged or missing. {_advice(checkpoint)}")
+
+
+def _foreign(checkpoint: Path) -> RunError:
+    return RunError(f"{checkpoint} is the checkpoint of another run. {_advice(checkpoint)}")
 
 
 def _advice(checkpoint: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plc_core.files import RunError, write_json
+from plc_core.identity import RUN_FILE, RUN_ID, new_run_id, run_id_of
 from plc_core.progress import batch_of
 from plc_core.runs.earlier import set_aside
 from plc_core.runs.run import SCHEMA, Run, open_run
@@ -64,29 +65,32 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
         if batch_of(path) and info.get("kind") == "analysis":
             set_aside(path)
         shutil.rmtree(path / "tables", ignore_errors=True)
-        return _begun(path, info, batch_of(path))
+        # The folder keeps its id: a kill between the two files leaves none of another run.
+        run = Run(path, info | {RUN_ID: run_id_of(path / "status.json")})
+        _queue(run, batch_of(path))
+        write_json(path / RUN_FILE, run.info)
+        return run
+    run = Run(path, info | {RUN_ID: new_run_id()})
     # Moved to its place when it is whole: a kill leaves no name that is taken by nothing.
     beside = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
     try:
         beside.mkdir()
-        _begun(beside, info, batch_of(path))
+        write_json(beside / RUN_FILE, run.info)  # before the others, which get its id
+        _queue(Run(beside, run.info), batch_of(path))
         beside.rename(path)
     except OSError as error:
         problem = taken(path) if path.exists() else f"{path} cannot be made: {error.strerror}."
         raise RunError(problem) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return Run(path, info)
+    return run
 
 
-def _begun(path: Path, info: dict[str, Any], by: str | None) -> Run:
-    run = Run(path, info)
+def _queue(run: Run, by: str | None) -> None:
     # A person's analysis in a notebook stays queued, whatever became of its process.
-    known = by or info.get("kind") != "analysis"
+    known = by or run.info.get("kind") != "analysis"
     process = {"pid": os.getpid(), "host": socket.gethostname()} if known else {}
     run.set_status(state="queued", reason=None, by=by, **process)
-    write_json(path / "run.json", info)
-    return run
 
 
 def taken(path: Path) -> str:
