@@ -6,9 +6,11 @@ nothing else. Pages draw what `plc_core.analysis` computes; no statistic is made
 
 import streamlit as st
 from elements import STYLE, save_format
+from marking import plain
 from reading import runs_root
 from selection import follow_click, restore
 
+from plc_core.files import RunError
 from plc_core.runs.listing import list_runs
 
 # Drawn here: an icon by name would be fetched from a server of fonts.
@@ -43,7 +45,12 @@ follow_click()
 if page.url_path == "" and "show" in st.query_params:
     st.switch_page(runs_page, query_params={k: st.query_params.get_all(k) for k in st.query_params})
 root = runs_root()
-if list_runs(root):
+try:
+    runs = list_runs(root)
+except RunError as error:  # the directory itself may not be read
+    st.error(plain(str(error)))
+    st.stop()
+if runs:
     page.run()
     if page.url_path:  # the first page has no chart
         save_format()

@@ -8,6 +8,7 @@ versions, are read as they are.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import os
 import secrets
@@ -36,6 +37,10 @@ class RunError(Exception):
 
 class ForeignFileError(RunError):
     """A whole file that was written for another run than the one it lies in."""
+
+
+class UnreadableError(RunError):
+    """A file or folder that is there and may not be read by this user."""
 
 
 def cache_dir() -> Path:
@@ -123,6 +128,39 @@ def make_folder(path: Path) -> None:
         raise RunError(f"The folder {path} cannot be made: {error.strerror or error}.") from None
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or folder is there; RunError where a folder above it may not be read."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return True
+
+
+def paths_in(folder: Path, pattern: str = "*") -> list[Path]:
+    """What a folder holds by names that match `pattern`, sorted; nothing where there is no folder.
+
+    Raises RunError where it may not be read, as what it holds would count as missing.
+    """
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    return sorted(folder / name for name in fnmatch.filter(names, pattern))
+
+
+def unreadable(path: Path, error: OSError) -> UnreadableError:
+    """The sentence for a file or folder that this user may not read."""
+    return UnreadableError(
+        f"{path} cannot be read: {error.strerror or error}. Make it readable for the user that you "
+        "are here; nothing was changed."
+    )
+
+
 def write_json(path: Path, content: Any) -> None:
     """Replace `path` atomically with `content` as JSON, an object with its run's id and checksum.
 
@@ -190,6 +228,8 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
         content = json.loads(raw.decode())
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}.") from None
+    except PermissionError as error:
+        raise unreadable(path, error) from None
     except (OSError, ValueError, RecursionError) as error:  # not text, not JSON, or absurd
         raise RunError(f"{path} cannot be read: {error}. {REMEDY}") from None
     if not isinstance(content, dict):
@@ -256,11 +296,11 @@ def _verify(path: Path, whole: bool | None, sealed: bool, *run_id: str | None) -
 
 def _unreadable(path: Path, error: Exception) -> RunError:
     """Why a Parquet file cannot be read, in words that are not Arrow's where they are known."""
+    if isinstance(error, PermissionError):
+        return unreadable(path, error)
     why = getattr(error, "strerror", None) or str(error).rstrip(".")
     if isinstance(error, FileNotFoundError):
         why = "it is not there"
-    elif isinstance(error, PermissionError):
-        why = "it may not be read by this user"
     elif "Parquet" in str(error) and isinstance(error, pa.ArrowInvalid):
         why = "it is cut short or no Parquet file"
     return RunError(f"{path} cannot be read: {why}. {REMEDY}")

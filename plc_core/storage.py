@@ -24,10 +24,13 @@ from plc_core.checksums import checksum
 from plc_core.files import (
     ForeignFileError,
     RunError,
+    UnreadableError,
     cache_dir,
     exclusive,
+    is_there,
     read_json,
     read_table,
+    unreadable,
     unwritable_cache,
     write_json,
     write_table,
@@ -67,7 +70,7 @@ def listed(folder: Path) -> dict[str, str] | None:
 
     Raises RunError where the list itself is damaged.
     """
-    return read_json(folder / MANIFEST, sealed=True) if (folder / MANIFEST).exists() else None
+    return read_json(folder / MANIFEST, sealed=True) if is_there(folder / MANIFEST) else None
 
 
 def first_damaged(folder: Path, needed: Callable[[str], bool] = lambda name: True) -> str | None:
@@ -75,18 +78,27 @@ def first_damaged(folder: Path, needed: Callable[[str], bool] = lambda name: Tru
 
     None where all are whole, and where the folder has no list.
 
-    Raises ForeignFileError where the list is of another run.
+    Raises ForeignFileError where the list is of another run, and UnreadableError where a file may
+    not be read by this user.
     """
     try:
         sums = listed(folder) or {}
-    except ForeignFileError:
+    except (ForeignFileError, UnreadableError):
         raise
     except RunError:
         return MANIFEST
     for name, value in sums.items():
-        with contextlib.suppress(OSError):
-            if not needed(name) or f"{checksum(folder / name):08x}" == value:
+        path = folder / name
+        try:
+            if not needed(name):
                 continue
+            if f"{checksum(path):08x}" == value:
+                path.open("rb").close()  # the checksum may be remembered of when it could be read
+                continue
+        except PermissionError as error:
+            raise unreadable(path, error) from None
+        except OSError:
+            pass
         return name
     return None
 
@@ -120,10 +132,13 @@ def cached_folder(folder: Path, make: Callable[[Path], None]) -> Path:
             new.mkdir()
             make(new)
             list_checksums(new)
-            if folder.is_file():
-                folder.unlink()
-            shutil.rmtree(folder, ignore_errors=True)
-            new.rename(folder)
+            try:
+                if folder.is_file():
+                    folder.unlink()
+                shutil.rmtree(folder, ignore_errors=True)
+                new.rename(folder)
+            except OSError as error:  # what is there may neither be read nor removed
+                raise unwritable_cache(folder, error) from None
     return folder
 
 
@@ -131,7 +146,7 @@ def is_whole(folder: Path) -> bool:
     """Whether an entry of the cache is there with all its files undamaged."""
     try:
         return (folder / MANIFEST).is_file() and first_damaged(folder) is None
-    except ForeignFileError:  # the cache lies in a run, and came there from another
+    except (RunError, OSError):  # not to be read, or of another run that the cache lay in
         return False
 
 
@@ -177,9 +192,10 @@ class ContentStore:
         self._rows: dict[str, tuple[Any, ...]] = {}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            known = (self.folder / "settings.json").exists()
         except OSError as error:
             raise unwritable_cache(self.folder, error) from None
-        if not (self.folder / "settings.json").exists():
+        if not known:
             write_json(self.folder / "settings.json", settings)
         self.read()
 

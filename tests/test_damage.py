@@ -45,6 +45,7 @@ from plc_core.label_audit.hidden_states import hidden_differences
 from plc_core.progress import Progress
 from plc_core.runs import open_run
 from plc_core.runs.alerts import WITHOUT_CHECKSUMS
+from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide, read_decisions
 from plc_core.storage import ContentStore, cached_folder
 from tests.paths import ROOT
@@ -222,6 +223,14 @@ def test_a_line_says_when_it_was_changed():
     with pytest.raises(ValueError, match="its checksum is of something else"):
         opened_line(line.replace("flip", "keep"))
     assert opened_line('{"decision": "flip"}') == {"decision": "flip"}  # of an older version
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_pairs_are_not_exported(run, damage):
+    hurt(run.path / "pairs.parquet", damage)
+    with pytest.raises(RunError, match=r"pairs\.parquet"):
+        export_cleaned(run)
+    assert not (run.path / "decisions" / "cleaned.parquet").exists()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

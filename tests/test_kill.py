@@ -28,7 +28,7 @@ from plc_core.engine.checkpoints import STATE_FILE, trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.files import RunError
+from plc_core.files import RunError, read_json
 from plc_core.runs import Run, open_run, resolve
 
 KILLS = int(os.environ.get("PLC_KILLS", "20"))
@@ -126,8 +126,9 @@ def attempt(settings, last=None, seconds=None):
 
 def final_files(run):
     checkpoint = trained_checkpoint(run)
-    names = (STATE_FILE, "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
-    return {name: (checkpoint / name).read_bytes() for name in names}
+    names = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+    files = {name: (checkpoint / name).read_bytes() for name in names}
+    return files | {STATE_FILE: read_json(checkpoint / STATE_FILE)}  # without its run's id
 
 
 def assert_same(run, whole):

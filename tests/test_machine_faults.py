@@ -1,10 +1,13 @@
 """What the machine may do: a clock that goes back, no home, folders that nobody can write, two
 processes at one thing. A full disk is in test_kill, one entry made by two in test_damage."""
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,10 +18,12 @@ from reading import read_digest
 
 from plc_core import TrainConfig, evaluate, train
 from plc_core.data import load_pairs
+from plc_core.engine.checkpoints import last_checkpoint, load_trained
 from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
 from plc_core.files import RunError, cache_dir, read_json, read_table, write_json, write_table
-from plc_core.runs import create_run, open_run, resolve
+from plc_core.runs import create_run, decisions, open_run, resolve
+from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide, read_decisions
 from plc_core.runs.listing import list_runs
 from tests.fake_run import write_fake_run
@@ -146,6 +151,104 @@ def test_a_run_that_may_only_be_read_is_read_and_not_decided_on(run, monkeypatch
         decide(run, pair, "keep")
     with pytest.raises(RunError, match=r"run\.json cannot be written: Permission denied"):
         run.update_info(more=1)
+
+
+@pytest.fixture
+def as_another_user(evaluated):
+    """A run with all there is in it, and its cache, read by a user who is not root."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        home = Path(folder)
+        patch.setenv("PLC_CACHE", str(home / "cache"))
+        run = open_run(shutil.copytree(evaluated, home / "runs" / "whole"))
+        decide(run, run.pairs(["pair_id"])["pair_id"][0], "flip")
+        (home / "pairs.jsonl").write_text('{"prompt": "q", "chosen": "a", "rejected": "b"}\n')
+        use_all(run)  # what is imported late is imported now
+        for path in [home, *home.rglob("*")]:
+            os.chown(path, *([NOBODY] * 2 if os.geteuid() == 0 else [-1, -1]))
+        before = os.geteuid()
+        os.seteuid(before or NOBODY)
+        try:
+            yield run
+        finally:
+            os.seteuid(before)
+            for path in [home, *home.rglob("*")]:
+                path.chmod(0o700)
+
+
+NOBODY = 65534
+USES = {
+    "run.json": lambda run: open_run(run.path),
+    "status.json": lambda run: run.status,
+    "metrics.parquet": lambda run: run.metrics(),
+    "pairs.parquet": lambda run: run.pairs(),
+    "findings.parquet": lambda run: run.findings(),
+    "visits": lambda run: run.visits(),
+    "visits/00000000-00000000.parquet": lambda run: run.visits(),
+    "generations": lambda run: run.table("generations/world.parquet"),
+    "generations/world.parquet": lambda run: run.table("generations/world.parquet"),
+    "judgements/gold-world.json": lambda run: read_json(run.path / "judgements/gold-world.json"),
+    "checkpoints": last_checkpoint,
+    "checkpoints/checkpoint-1": last_checkpoint,
+    "checkpoints/checkpoint-1/checksums.json": load_trained,
+    "checkpoints/checkpoint-1/model.safetensors": load_trained,
+    "checkpoints/checkpoint-1/optimizer.pt": last_checkpoint,
+    "decisions": read_decisions,
+    "decisions/decisions.jsonl": read_decisions,
+}
+
+
+def use_all(run):
+    """Everything that is read of a run, and everything of the cache that it takes."""
+    for use in USES.values():
+        use(run)
+    export_cleaned(run)
+    load_pairs(run.path.parents[1] / "pairs.jsonl")
+    return digest(run).table.to_pylist()
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users")
+def test_what_this_user_may_not_read_is_a_sentence_and_not_counted_as_missing(as_another_user):
+    run, root = as_another_user, as_another_user.path.parent
+    for name, use in USES.items():
+        path = run.path / name
+        before = path.stat().st_mode
+        path.chmod(0)
+        decisions._read.clear()  # what is remembered of a file needs no reading
+        with pytest.raises(RunError, match=f"{re.escape(name)}.*Permission denied"):
+            use(run)
+        path.chmod(before)
+    for folder in (root, run.path):
+        folder.chmod(0)
+        with pytest.raises(RunError, match="Permission denied"):
+            open_run(run.path)
+        if folder == run.path:
+            assert "Permission denied" in str(list_runs(root)[0].problem)
+        else:
+            with pytest.raises(RunError, match="Permission denied"):
+                list_runs(root)
+        folder.chmod(0o700)
+    use_all(run)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users")
+def test_what_cannot_be_read_of_the_cache_is_made_anew_or_a_sentence(as_another_user):
+    run = as_another_user
+    before = use_all(run)
+    entries = [path for path in cache_dir().rglob("*") if path.suffix != ".lock"]
+    assert {path.name for path in entries} > {"pairs", "inspector", "checksums.json"}
+    for path in [cache_dir(), *entries]:
+        if not path.exists():
+            continue
+        mode = path.stat().st_mode
+        path.chmod(0)
+        try:
+            assert use_all(run) == before
+        except RunError as error:
+            assert "Permission denied" in str(error) or "not empty" in str(error)
+            assert path.is_dir()
+        with contextlib.suppress(FileNotFoundError):
+            path.chmod(mode)
+    assert use_all(run) == before
 
 
 def test_a_symlinked_runs_folder_is_listed_and_opened_as_it_is(run, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -215,6 +216,21 @@ def test_a_stale_heartbeat_of_another_machine_counts_as_killed(run):
         status = {"state": "running", "heartbeat": heartbeat, "host": "elsewhere", "pid": 1}
         write_json(run.path / "status.json", status)
         assert run.status["state"] == state
+
+
+def test_a_heartbeat_of_the_future_says_nothing_and_the_time_of_the_file_counts(run):
+    """As of a machine whose clock is a year ahead: it beats, or it has stopped to."""
+    ahead = (datetime.now(UTC) + timedelta(days=365)).isoformat()
+    status = {"state": "running", "heartbeat": ahead, "host": "elsewhere", "pid": 1}
+    write_json(run.path / "status.json", status)
+    assert run.status["state"] == "running"
+    for seconds in (-3600, 3600):  # the file's clock may be wrong as well
+        os.utime(run.path / "status.json", (time.time() + seconds,) * 2)
+        assert run.status["state"] == "killed"
+    own = {"host": socket.gethostname(), "pid": os.getpid()}  # whose process is known
+    write_json(run.path / "status.json", status | own)
+    os.utime(run.path / "status.json", (time.time() + 3600,) * 2)
+    assert run.status["state"] == "running"
 
 
 def test_a_reader_never_sees_half_a_file(run):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from plc_core.files import RunError
+from plc_core.files import RunError, unreadable
 from plc_core.runs import Run
 from plc_core.runs.visit_files import check_spans
 
@@ -42,6 +42,8 @@ def run_files(run: Run) -> RunFiles:
             raise _leads_elsewhere(pairs)
     except FileNotFoundError:
         raise RunError(f"The run {run.name!r} has no pairs.parquet yet.") from None
+    except OSError as error:
+        raise unreadable(pairs, error) from None
     stamp = (pairs.name, state.st_size, state.st_mtime_ns)
     visits = tuple(sorted(_visits(run.path / "visits")))
     if run.has_checksums:
@@ -63,6 +65,8 @@ def _visits(folder: Path) -> list[Stamp]:
                     raise _leads_elsewhere(Path(entry.path))
                 state = entry.stat()
                 found.append((entry.name, state.st_size, state.st_mtime_ns))
+    except PermissionError as error:
+        raise unreadable(folder, error) from None
     except (FileNotFoundError, NotADirectoryError):
         return found  # no visit yet, or one file fewer since a resumed run cut it
     return found

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, Trainer
 from plc_core.engine.adapters import peft_quiet
 from plc_core.engine.config import StageConfig, TrainConfig
 from plc_core.engine.models import ModelError, check_model_files, disable_dropout, load_policy
-from plc_core.files import ForeignFileError, RunError, read_json
+from plc_core.files import ForeignFileError, RunError, is_there, paths_in, read_json
 from plc_core.objective import FlipPosterior, Objective, Router
 from plc_core.runs import Run, create_run, open_run, resolve
 from plc_core.storage import MANIFEST, first_damaged, listed
@@ -161,7 +161,7 @@ def check_record(run: Run, steps: int) -> None:
 
 
 def _finished(run: Run) -> list[Path]:
-    return [path for path in (run.path / "checkpoints").glob("*") if _was_finished(path)]
+    return [path for path in paths_in(run.path / "checkpoints") if _was_finished(path)]
 
 
 def _last_finished(run: Run) -> Path | None:
@@ -171,6 +171,7 @@ def _last_finished(run: Run) -> Path | None:
 def _was_finished(path: Path) -> bool:
     if not re.fullmatch(r"checkpoint-\d+", path.name):
         return False
+    is_there(path / TRAINER_STATE)  # a folder that may not be read is not one that was cut off
     try:
         if TRAINER_STATE in (listed(path) or {}):  # whatever became of it since
             return True
@@ -203,7 +204,7 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def _has_list(checkpoint: Path) -> bool:
-    return (checkpoint / MANIFEST).exists()
+    return is_there(checkpoint / MANIFEST)
 
 
 def _lost_list(run: Run, checkpoint: Path) -> bool:

@@ -41,7 +41,15 @@ from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
 from plc_core.engine.reference import in_token_order, with_reference
 from plc_core.engine.tokens import content_keys, tokenize_pairs
-from plc_core.files import RunError, cache_dir, exclusive, read_json, replacing, write_json
+from plc_core.files import (
+    RunError,
+    cache_dir,
+    exclusive,
+    is_there,
+    read_json,
+    replacing,
+    write_json,
+)
 from plc_core.label_audit.evidence import Kind, ModelReadings
 from plc_core.label_audit.probe import Rows
 from plc_core.progress import Progress
@@ -152,7 +160,7 @@ def hidden_differences(
     signs = np.array([1.0 if in_token_order(row) else -1.0 for row in dataset], np.float32)
     with exclusive(kept.folder):
         kept.read()
-        if not (said := kept.folder / "settings.json").exists():
+        if not is_there(said := kept.folder / "settings.json"):
             write_json(said, settings)
         missing = {key: place for place, key in enumerate(keys) if key not in kept}
         if missing:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plc_core.data.votes import is_level
-from plc_core.files import RunError, replacing, write_json
+from plc_core.files import RunError, check_table, replacing, write_json
 from plc_core.runs import Run
 from plc_core.runs.decisions import DECISIONS, Decision, decisions_file, exclusively, read_decisions
 from plc_core.runs.own_columns import OwnColumns, own_columns
@@ -89,6 +89,7 @@ def export_cleaned(
     path = decisions_file(run, f"cleaned.{form}")
     counts = dict.fromkeys((*DECISIONS, "undecided", *COUNTED), 0)
     source = run.path / "pairs.parquet"
+    check_table(source, sealed=run.has_checksums)
     try:
         with (
             pq.ParquetFile(source) as file,

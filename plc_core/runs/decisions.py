@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from plc_core.checksums import opened_line, sealed_line
-from plc_core.files import RunError
+from plc_core.files import RunError, is_there, unreadable
 from plc_core.runs import Run
 from plc_core.runs.status import now
 
@@ -144,6 +144,7 @@ def decisions_file(run: Run, name: str) -> Path:
     """The path of a file in the folder of decisions; RunError for one that leads elsewhere."""
     folder = run.path / "decisions"
     path = folder / name
+    is_there(path)
     if folder.is_symlink() or path.is_symlink() or (folder / ".lock").is_symlink():
         raise RunError(f"{path} leads outside the run {run.name!r}; it was left alone.")
     return path
@@ -229,7 +230,7 @@ def _stamp(path: Path) -> _Stamp | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise unreadable(path, error) from None
     if not path.is_file():
         raise RunError(f"{path} cannot be read: it is not a regular file.")
     return state.st_mtime_ns, state.st_size, state.st_ino
@@ -238,6 +239,8 @@ def _stamp(path: Path) -> _Stamp | None:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").split("\n")
+    except PermissionError as error:
+        raise unreadable(path, error) from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plc_core.files import RunError, read_json, write_json
+from plc_core.files import RunError, is_there, read_json, unreadable, write_json
 from plc_core.runs import open_run, resolve
 
 T = TypeVar("T")
@@ -40,12 +40,18 @@ class RunSummary:
 
 
 def list_runs(root: Path | str) -> list[RunSummary]:
-    """Every folder below `root`, newest first; a broken one is listed with its problem."""
+    """Every folder below `root`, newest first; a broken one is listed with its problem.
+
+    Raises RunError where `root` itself may not be read.
+    """
     root = Path(root)
-    if not root.is_dir():
+    if not is_there(root) or not root.is_dir():
         return []
-    with os.scandir(root) as entries:
-        names = [e.name for e in entries if not e.name.startswith(".") and e.is_dir()]
+    try:
+        with os.scandir(root) as entries:
+            names = [e.name for e in entries if not e.name.startswith(".") and e.is_dir()]
+    except OSError as error:
+        raise unreadable(root, error) from None
     before = _read_index(root)
     index: dict[str, Any] = {}
     found = []

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from plc_core.files import (
     REMEDY,
     RunError,
+    is_there,
     read_json,
     read_table,
     table_names,
@@ -66,7 +67,7 @@ def modified(folder: Path) -> int | None:
 def open_run(path: Path | str) -> Run:
     """The run in folder `path`; RunError where it is missing, empty, half-written or too new."""
     path = Path(path)
-    if not path.is_dir():
+    if not is_there(path) or not path.is_dir():
         raise RunError(f"There is no run folder at {path}.")
     info = read_json(path / "run.json")
     schema = info.get("schema")
@@ -266,7 +267,7 @@ class Run:
             expected: a run with checksums has this file by now: it is an error without.
         """
         path = self.path / relative
-        if not path.exists():
+        if not is_there(path):
             if expected and self.has_checksums:
                 raise RunError(f"{path} is missing. {REMEDY}")
             return None

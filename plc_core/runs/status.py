@@ -22,7 +22,11 @@ INPUTS_VARIABLE = "PLC_BATCH_INPUTS"
 
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 120.0
-"""A run counts as killed when its heartbeat is older than this."""
+"""A run counts as killed when its heartbeat is older than this.
+
+One that is further than this in the future is of a clock that is wrong; then the time of the file
+counts, which is of the machine that holds it.
+"""
 
 INTERRUPTED = "interrupted by the user"
 
@@ -46,13 +50,21 @@ class StatusFile:
         """The fields, with state "killed" where the process that was running is gone."""
         status = read_json(self.path)
         state = status.get("state")
-        ended = _is_gone(status) if state == "running" else state == "queued" and _has_ended(status)
+        if state == "running":
+            ended = _is_gone(status, self._written())
+        else:
+            ended = state == "queued" and _has_ended(status)
         if ended:
             return status | {
                 "state": "killed",
                 "reason": "the process stopped without a word (killed, out of memory, or power)",
             }
         return status
+
+    def _written(self) -> datetime:
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            return datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+        return datetime.now(UTC)  # being replaced
 
     def change(self, **changes: Any) -> None:
         """Change some fields and refresh the heartbeat; a damaged file is written anew."""
@@ -166,18 +178,27 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _is_gone(status: Mapping[str, Any]) -> bool:
+def _is_gone(status: Mapping[str, Any], written: datetime) -> bool:
+    """Whether the process of a run is gone, whose status.json was `written` then."""
     try:
         here = status.get("host") == socket.gethostname()
         # Between training and evaluation a notebook has no heartbeat.
         if here and status.get("phase") == REPORTING:
             return _is_dead(int(status["pid"]))
         heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
-        if (datetime.now(UTC) - heartbeat).total_seconds() > STALE_SECONDS:
+        if _age(heartbeat) < -STALE_SECONDS:
+            if here:
+                return _is_dead(int(status["pid"]))
+            return abs(_age(written)) > STALE_SECONDS
+        if _age(heartbeat) > STALE_SECONDS:
             return True
         return here and _is_dead(int(status["pid"]))
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, OverflowError):
         return True
+
+
+def _age(moment: datetime) -> float:
+    return (datetime.now(UTC) - moment).total_seconds()
 
 
 def _has_ended(status: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from plc_core.files import REMEDY, RunError, check_table, read_table, write_table
+from plc_core.files import REMEDY, RunError, check_table, paths_in, read_table, write_table
 
 VISITS_SCHEMA = pa.schema(
     [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
@@ -119,7 +119,7 @@ class VisitFiles:
             ) from None
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("[0-9]*.parquet"))
+        return paths_in(self.folder, "[0-9]*.parquet")
 
 
 def check_spans(folder: Path, names: Iterable[str], trained_steps: int | None = None) -> None:
