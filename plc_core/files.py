@@ -216,6 +216,32 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def append_lines(path: Path, lines: bytes) -> None:
+    """Add lines to a file, all or none of them; they are on disk when this returns.
+
+    A line before that was cut off by a kill is left to itself.
+
+    Raises:
+        RunError: where the disk is full or the file cannot be written; it is as it was then.
+    """
+    try:
+        # Without a buffer, which would be written once more when the file is closed.
+        with path.open("ab+", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            if before:
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+                os.fsync(file.fileno())
+            except OSError:
+                os.truncate(file.fileno(), before)
+                raise
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
 def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
     """The JSON object in `path`; RunError where it is missing, damaged, foreign or no object.
 

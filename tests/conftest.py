@@ -1,6 +1,7 @@
 """Offline, with a cache of its own, and no run of the user's touched."""
 
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -94,6 +95,14 @@ def cache(tmp_path_factory):
         del os.environ["PLC_CACHE"]
     else:
         os.environ["PLC_CACHE"] = before
+
+
+@pytest.fixture
+def largest_file():
+    """Sets the largest file that may be written, as on a disk that is full after so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

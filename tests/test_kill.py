@@ -179,14 +179,6 @@ def test_whatever_moment_a_run_is_killed_it_ends_as_if_it_had_not_been(tmp_path,
 # ---- a disk that takes no more ------------------------------------------------------------------
 
 
-@pytest.fixture
-def largest_file():
-    """Sets the largest file that may be written, as on a disk that is full after so many bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize(
     ("size", "what"), [(1_000_000, "the weights"), (2_000_000, "the optimizer's state")]
 )

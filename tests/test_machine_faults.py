@@ -4,6 +4,7 @@ processes at one thing. A full disk is in test_kill, one entry made by two in te
 import contextlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from inspection.digest import digest
@@ -22,9 +24,10 @@ from plc_core.engine.checkpoints import last_checkpoint, load_trained
 from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
 from plc_core.files import RunError, cache_dir, read_json, read_table, write_json, write_table
+from plc_core.label_audit.blind_check import BlindCheck, draw
 from plc_core.runs import create_run, decisions, open_run, resolve
 from plc_core.runs.cleaned import export_cleaned
-from plc_core.runs.decisions import decide, read_decisions
+from plc_core.runs.decisions import decide, decide_all, read_decisions
 from plc_core.runs.listing import list_runs
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
@@ -283,6 +286,63 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_refused_and_not_waited_for(run
     if name.endswith("parquet") or name == "visits/x":
         with pytest.raises(RunError, match="regular file"):
             open_run(run.path).pairs() if name == "pairs.parquet" else open_run(run.path).visits()
+
+
+# ---- a disk that takes no more ------------------------------------------------------------------
+
+
+def test_a_disk_that_is_full_while_one_decides_keeps_what_was_decided(run, largest_file):
+    """No half of a line stays, which would make the file of all decisions damaged."""
+    ids = run.pairs(["pair_id"])["pair_id"].tolist()
+    before = decide(run, ids[0], "keep")
+    path = run.path / "decisions" / "decisions.jsonl"
+    raw = path.read_bytes()
+    for more in (0, 1, len(raw) // 2, len(raw)):
+        largest_file(len(raw) + more)
+        for action in (
+            lambda: decide(run, ids[1], "flip", note="read twice"),
+            lambda: decide(run, ids[1], "flip", note="long " * 20_000),
+            lambda: decide_all(run, ids, "tie"),
+        ):
+            with pytest.raises(RunError, match=r"decisions\.jsonl cannot be written: File too"):
+                action()
+            assert path.read_bytes() == raw
+            assert read_decisions(run) == before
+    largest_file(resource.RLIM_INFINITY)
+    assert decide(run, ids[1], "flip").keys() == set(ids[:2])
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_disk_that_is_full_at_an_export_leaves_the_one_before(run, largest_file, form):
+    decide(run, run.pairs(["pair_id"])["pair_id"][0], "keep")
+    path, counts = export_cleaned(run, form)
+    raw = path.read_bytes()
+    names = {file.name for file in path.parent.iterdir()}
+    for size in (0, len(raw) // 2, len(raw) - 1):
+        largest_file(size)
+        with pytest.raises(RunError, match=f"cleaned.{form} cannot be written: .*File too large"):
+            export_cleaned(run, form)
+        assert path.read_bytes() == raw
+        assert {file.name for file in path.parent.iterdir()} == names
+    largest_file(resource.RLIM_INFINITY)
+    assert export_cleaned(run, form) == (path, counts)
+
+
+def test_a_disk_that_is_full_in_a_blind_check_keeps_its_verdicts(tmp_path, largest_file):
+    check = BlindCheck(tmp_path)
+    check.start(draw(["a", "b"], np.array([0.1, 0.9])))
+    check.add("a", "left", "me")
+    before = check.verdicts()
+    raw = (check.folder / "verdicts.jsonl").read_bytes()
+    for more in (0, 1, len(raw) // 2):
+        largest_file(len(raw) + more)
+        with pytest.raises(RunError, match=r"verdicts\.jsonl cannot be written: File too large"):
+            check.add("b", "right", "me")
+        assert (check.folder / "verdicts.jsonl").read_bytes() == raw
+        pd.testing.assert_frame_equal(check.verdicts(), before)
+    largest_file(resource.RLIM_INFINITY)
+    check.add("b", "right", "me")
+    assert check.verdicts()["pair_id"].tolist() == ["a", "b"]
 
 
 # ---- two at once --------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ is weighted by how many pairs it stands for. A verdict is kept as a line of JSON
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from plc_core.checksums import opened_line, sealed_line
-from plc_core.files import REMEDY, RunError, read_json, write_json
+from plc_core.files import REMEDY, RunError, append_lines, read_json, write_json
 
 Verdict = Literal["left", "right", "neither"]
 VERDICTS: tuple[Verdict, ...] = ("left", "right", "neither")
@@ -120,15 +119,15 @@ class BlindCheck:
         row = {"pair_id": pair_id, "verdict": verdict, "who": who}
         line = sealed_line(row | {"at": datetime.now(UTC).isoformat(timespec="seconds")})
         path = self.folder / "verdicts.jsonl"
+        lock = FileLock(path.with_suffix(".lock"))
         try:
-            with FileLock(path.with_suffix(".lock")), path.open("ab+") as file:
-                if file.seek(0, os.SEEK_END):
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        line = f"\n{line}"  # the line before was cut off by a kill
-                file.write(line.encode())
+            lock.acquire()
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}.") from None
+        try:
+            append_lines(path, line.encode())
+        finally:
+            lock.release()
 
     def verdicts(self) -> pd.DataFrame:
         """The last verdict of each person on each pair: pair_id, verdict, who, at.

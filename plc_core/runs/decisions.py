@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from plc_core.checksums import opened_line, sealed_line
-from plc_core.files import RunError, is_there, unreadable
+from plc_core.files import RunError, append_lines, is_there, unreadable
 from plc_core.runs import Run
 from plc_core.runs.status import now
 
@@ -183,21 +183,7 @@ def _added(
         return kept
     more = {} if bulk is None else {"bulk": bulk}
     text = "".join(sealed_line(asdict(entry) | more) for entry in changes).encode("ascii")
-    try:
-        with path.open("ab+") as file:
-            before = file.seek(0, os.SEEK_END)
-            try:
-                if before:
-                    file.seek(-1, os.SEEK_END)
-                    text = text if file.read(1) == b"\n" else b"\n" + text
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError:
-                os.truncate(path, before)  # no half of a line stays
-                raise
-    except OSError as error:
-        raise _unwritten(path, error) from None
+    append_lines(path, text)
     after = dict(kept)
     for entry in changes:
         _take(after, entry)
