@@ -20,12 +20,13 @@ from reading import read_digest
 
 from plc_core import TrainConfig, evaluate, train
 from plc_core.data import load_pairs
+from plc_core.engine import visits
 from plc_core.engine.checkpoints import last_checkpoint, load_trained
 from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
 from plc_core.files import RunError, cache_dir, read_json, read_table, write_json, write_table
 from plc_core.label_audit.blind_check import BlindCheck, draw
-from plc_core.runs import create_run, decisions, open_run, resolve
+from plc_core.runs import Run, create_run, decisions, open_run, resolve
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide, decide_all, read_decisions
 from plc_core.runs.listing import list_runs
@@ -343,6 +344,66 @@ def test_a_disk_that_is_full_in_a_blind_check_keeps_its_verdicts(tmp_path, large
     largest_file(resource.RLIM_INFINITY)
     check.add("b", "right", "me")
     assert check.verdicts()["pair_id"].tolist() == ["a", "b"]
+
+
+# ---- a folder that is copied while it is written ------------------------------------------------
+
+
+class SlowCopy:
+    """Copies a run folder file by file, one for each file that is written meanwhile."""
+
+    def __init__(self, run, copy):
+        self.run, self.copy, self.ended = run, copy, False
+
+    def step(self):
+        for path in sorted(self.run.rglob("*")):
+            copy = self.copy / path.relative_to(self.run)
+            if path.is_file() and path.suffix not in (".tmp", ".lock") and not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+                return
+        self.ended = True
+
+
+def test_a_run_that_is_copied_while_it_is_written_is_a_sentence_or_goes_on(tmp_path, monkeypatch):
+    """What the copy has of later files it has not of earlier ones; nothing wrong is read of it."""
+    config = {"num_pairs": 20, "epochs": 2.0, "batch_pairs": 8, "pairs_per_forward": 4,
+              "save_steps": 2, "flip_rate": 0.3, "learning_rate": 1e-3}  # fmt: skip
+    copies, writes, fsync = [], 0, os.fsync
+
+    def written(descriptor):
+        nonlocal writes
+        fsync(descriptor)
+        if not (tmp_path / "whole" / "run.json").exists():
+            return
+        if writes % 5 == 0:
+            copies.append(SlowCopy(tmp_path / "whole", tmp_path / f"copy-{len(copies)}"))
+        writes += 1
+        for copy in copies:
+            if not copy.ended:
+                copy.step()
+
+    monkeypatch.setattr(os, "fsync", written)
+    monkeypatch.setattr(visits, "_STEPS_A_FILE", 1)
+    whole = train(TrainConfig(name="whole", runs_dir=str(tmp_path), **config))
+    monkeypatch.setattr(os, "fsync", fsync)
+    went_on = 0
+    for copy in (copy.copy for copy in copies):
+        try:
+            assert open_run(copy).info["run_id"] == whole.info["run_id"]
+        except RunError as error:
+            assert "run.json" in str(error)
+            continue
+        for read in (Run.metrics, Run.pairs, Run.findings, Run.visits, last_checkpoint, digest):
+            with contextlib.suppress(RunError):
+                read(open_run(copy))
+        again = {"name": copy.name, "runs_dir": str(tmp_path), "resume": True}
+        with contextlib.suppress(RunError):
+            run = train(TrainConfig(**config | again))
+            pd.testing.assert_frame_equal(run.visits(), whole.visits())
+            went_on += 1
+    assert len(copies) > 3
+    assert went_on > 0
 
 
 # ---- two at once --------------------------------------------------------------------------------
