@@ -95,6 +95,10 @@ def write_fake_run(
     (path / "visits").mkdir(parents=True)
     gap = np.round(np.abs(rng.normal(0, 2, pairs)) * 4) / 4
     flipped = rng.random(pairs) < flip_rate
+    info = fake_info(settings, pairs, int(flipped.sum()))
+    if state != "done":
+        del info["trained_steps"], info["margin_noise"]
+    write_json(path / "run.json", info)  # first: what is written below it takes its id from there
     state_of = np.where(gap <= 0.25, "tie", np.where(flipped, "flip", "clean"))
     ids = [hashlib.sha256(f"{seed}-{i}".encode()).hexdigest()[:16] for i in range(pairs)]
     low = rng.normal(0, 1, pairs).round(2)
@@ -144,10 +148,6 @@ def write_fake_run(
         metrics = metrics.drop(columns=["p_flip", "noise_rate", "noise_low", "noise_high"])
     write_table(path / "metrics.parquet", pa.Table.from_pandas(metrics, preserve_index=False))
     write_table(path / "findings.parquet", FINDINGS.empty_table())
-    info = fake_info(settings, pairs, int(flipped.sum()))
-    if state != "done":
-        del info["trained_steps"], info["margin_noise"]
-    write_json(path / "run.json", info)
     write_json(path / "status.json", fake_status(state, kept, total))
     return path
 
@@ -321,6 +321,7 @@ def fake_info(config: TrainConfig, pairs: int = 200, flipped: int = 60) -> dict[
         "name": config.name,
         "created": f"2026-01-{config.seed % 28 + 1:02d}T10:00:00+00:00",
         "checksums": "crc32",
+        "run_id": hashlib.sha256(f"{config.name}-{config.seed}".encode()).hexdigest()[:16],
         "kind": "training",
         "config": config.model_dump(),
         "data": {

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from plc_core.checksums import seal_parquet
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json
+from plc_core.identity import run_id_of
 from plc_core.runs import PAIRS_A_GROUP
 from plc_core.runs.visit_files import VISITS_SCHEMA
 from tests.fake_run import PAIRS_SCHEMA, fake_info, fake_status
@@ -46,15 +47,6 @@ def write_huge_run(
     ids = [f"{number:016x}" for number in rng.permutation(pairs).astype(np.uint64) * 0x9E3779B9]
     gap = np.round(np.abs(rng.normal(0, 2, pairs)) * 4) / 4
     flipped = rng.random(pairs) < 0.3
-    with pq.ParquetWriter(path / "pairs.parquet", PAIRS_SCHEMA, compression="zstd") as writer:
-        for table in _pairs(rng, ids, gap, flipped, sentences):
-            writer.write_table(table, row_group_size=PAIRS_A_GROUP)
-    total = -(-pairs // batch) * epochs
-    signal = np.where(flipped, -gap, gap) * 0.6 + rng.normal(0, 0.6, pairs)
-    metrics = _visits(rng, path / "visits", np.asarray(ids), signal, epochs, batch)
-    pq.write_table(pa.Table.from_pandas(metrics, preserve_index=False), path / "metrics.parquet")
-    for table in path.rglob("*.parquet"):
-        seal_parquet(table)
     settings = TrainConfig(
         name=name,
         runs_dir=str(root),
@@ -66,6 +58,15 @@ def write_huge_run(
         seed=seed,
     )
     write_json(path / "run.json", fake_info(settings, pairs, int(flipped.sum())))
+    with pq.ParquetWriter(path / "pairs.parquet", PAIRS_SCHEMA, compression="zstd") as writer:
+        for table in _pairs(rng, ids, gap, flipped, sentences):
+            writer.write_table(table, row_group_size=PAIRS_A_GROUP)
+    total = -(-pairs // batch) * epochs
+    signal = np.where(flipped, -gap, gap) * 0.6 + rng.normal(0, 0.6, pairs)
+    metrics = _visits(rng, path / "visits", np.asarray(ids), signal, epochs, batch)
+    pq.write_table(pa.Table.from_pandas(metrics, preserve_index=False), path / "metrics.parquet")
+    for table in path.rglob("*.parquet"):
+        seal_parquet(table, run_id_of(table))
     write_json(path / "status.json", fake_status("done", total, total))
     return path
 

@@ -61,7 +61,7 @@ def plc(folder):
 
 
 def state_of(run, step):
-    return json.loads((run.path / "checkpoints" / f"checkpoint-{step}" / STATE_FILE).read_text())
+    return read_json(run.path / "checkpoints" / f"checkpoint-{step}" / STATE_FILE)
 
 
 def test_the_run_folder_says_everything(plc):
