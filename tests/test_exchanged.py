@@ -86,6 +86,15 @@ def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_answers(runs):
             use(run)
 
 
+def test_a_checkpoint_under_the_name_of_a_later_one_is_not_taken_for_it(runs):
+    run = open_run(runs / "one")
+    folder = run.path / "checkpoints"
+    shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-9")
+    for use in (last_checkpoint, load_trained):
+        with pytest.raises(RunError, match=r"checkpoint-9 is the checkpoint of step 2. Delete"):
+            use(run)
+
+
 def test_a_run_that_is_renamed_moved_copied_or_resumed_stays_the_same_run(runs, tmp_path):
     before = open_run(runs / "one")
     (tmp_path / "elsewhere").mkdir()

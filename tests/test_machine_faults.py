@@ -189,6 +189,9 @@ USES = {
     "visits": lambda run: run.visits(),
     "visits/00000000-00000000.parquet": lambda run: run.visits(),
     "generations": lambda run: run.table("generations/world.parquet"),
+    "generations/world-log-probs.parquet": lambda run: run.table(
+        "generations/world-log-probs.parquet"
+    ),
     "generations/world.parquet": lambda run: run.table("generations/world.parquet"),
     "judgements/gold-world.json": lambda run: read_json(run.path / "judgements/gold-world.json"),
     "checkpoints": last_checkpoint,

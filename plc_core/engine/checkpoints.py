@@ -103,6 +103,7 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
         raise _foreign(checkpoint) from None
     except ModelError as error:
         raise RunError(f"The run {run.name!r} has no policy to load: {error}") from None
+    _check_step(checkpoint)
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
     base: Any = load_policy(config["model"])[0]
@@ -201,6 +202,14 @@ def check_checkpoint(checkpoint: Path) -> None:
         raise _damaged(checkpoint, name)
     if not _has_list(checkpoint):
         _look_at(checkpoint)
+    _check_step(checkpoint)
+
+
+def _check_step(checkpoint: Path) -> None:
+    """RunError where the folder's name is not of the step it was written at, as of a copy."""
+    step = read_json(checkpoint / TRAINER_STATE).get("global_step")
+    if step != _step(checkpoint):
+        raise RunError(f"{checkpoint} is the checkpoint of step {step}. {_advice(checkpoint)}")
 
 
 def _has_list(checkpoint: Path) -> bool:

@@ -21,7 +21,7 @@ from plc_core.evaluation.judges.judgements import (
 from plc_core.evaluation.judges.named import Judge
 from plc_core.evaluation.policies import Decoding
 from plc_core.evaluation.win_rate import Incomplete
-from plc_core.files import RunError, read_json
+from plc_core.files import RunError, is_there, read_json
 from plc_core.progress import Progress
 from plc_core.runs import Run
 
@@ -128,10 +128,9 @@ def _has_record(path: Path, bench: Bench, policies: Sequence[str]) -> bool:
 
 def is_newer(path: Path, than: Path) -> bool:
     """Whether both files are there and `path` was written after `than`."""
-    try:
-        return path.stat().st_mtime_ns >= than.stat().st_mtime_ns
-    except (FileNotFoundError, NotADirectoryError):
+    if not (is_there(path) and is_there(than)):
         return False
+    return path.stat().st_mtime_ns >= than.stat().st_mtime_ns
 
 
 def score_answers(run: Run, benchmark: str, judge: Judge) -> None:

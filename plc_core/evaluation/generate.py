@@ -14,7 +14,7 @@ from plc_core.data.dialogues import Turn
 from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
-from plc_core.files import RunError, make_folder, read_json, write_json, write_table
+from plc_core.files import RunError, is_there, make_folder, read_json, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
@@ -143,7 +143,7 @@ def _record(
 ) -> None:
     """Say in generations/<benchmark>.json where prompts and answers are from."""
     path = run.path / "generations" / f"{benchmark.name}.json"
-    record = read_json(path) if path.exists() else {}
+    record = read_json(path) if is_there(path) else {}
     record[label] = {
         "benchmark": {
             "origin": dict(benchmark.origin),
@@ -175,7 +175,7 @@ def write_generations(run: Run, benchmark: str, table: pa.Table) -> None:
     """Put rows into generations/<benchmark>.parquet; those of their policy and decoding go."""
     path = run.path / "generations" / f"{benchmark}.parquet"
     make_folder(path.parent)
-    if path.exists():
+    if is_there(path):
         old = run.read_table(path)
         if not set(GENERATIONS.names) <= set(old.column_names):
             raise RunError(f"{path} was written by another version; move it away to go on.")
