@@ -224,6 +224,12 @@ def test_what_this_user_may_not_read_is_a_sentence_and_not_counted_as_missing(as
         with pytest.raises(RunError, match=f"{re.escape(name)}.*Permission denied"):
             use(run)
         path.chmod(before)
+    lock = run.path / ".lock"
+    lock.touch()
+    lock.chmod(0)
+    with pytest.raises(RunError, match=r"\.lock cannot be locked"), run.running("evaluating"):
+        pass
+    lock.chmod(0o600)
     for folder in (root, run.path):
         folder.chmod(0)
         with pytest.raises(RunError, match="Permission denied"):

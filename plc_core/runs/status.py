@@ -130,6 +130,8 @@ class StatusFile:
                 f"Another process is at work on the run {self.path.parent.name!r}; wait for it, or "
                 "stop it first."
             ) from None
+        except OSError as error:  # of a folder that may only be read
+            raise RunError(f"{lock.lock_file} cannot be locked: {error.strerror}.") from None
         try:
             yield
         finally:
