@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from plc_core.objective import OBJECTIVES, NonFiniteError, PairLogps, build_objective
 from plc_core.objective.gamma_po import dynamic_targets
+from plc_core.objective.losses import tie_loss
 from tests.margins import close, f64, of_margin
 from tests.paths import reference_vectors
 
@@ -135,6 +136,59 @@ def test_gamma_po_with_a_given_queue(vectors, batch, entry, gamma_0, tau):
     close(objective.queue[-4:], vectors["common_batch"]["m"])
     pool = torch.cat((f64(vectors["common_batch"]["m"]), f64(expected["hyper"]["queue"])))
     close(dynamic_targets(pool, gamma_0, tau)[:4], expected["gamma_i"])
+
+
+def test_ipo_of_token_sums_is_the_other_variant_of_the_vectors(vectors, batch):
+    """`ipo_sum_tau0.1` is IPO with every length 1, a variant that is not offered by name."""
+    expected, one = vectors["ipo_sum_tau0.1"], torch.ones(4, dtype=torch.float64)
+    summed = batch._replace(chosen_lengths=one, rejected_lengths=one)
+    out = build_objective("ipo", beta=0.1, tau=0.1)(summed, progress=0.0)
+    close(out.loss, expected["per_pair_loss"])
+    out.loss.sum().backward()
+    close(batch.policy_chosen.grad, expected["dloss_dm"])
+
+
+def test_gamma_targets_of_the_simpo_variant(vectors):
+    """γ-SimPO is not offered by name; its targets are the same function of its own gaps."""
+    expected = vectors["gammaSimPO_beta2.5_ratio0.15_tau10"]
+    pool = f64(expected["reward_gap"] + expected["hyper"]["queue"])
+    close(dynamic_targets(pool, 0.375, 10.0)[:4], expected["gamma_i"])
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "options"),
+    [
+        ("dpo", "dpo", {}),
+        ("cdpo_0.1", "cdpo", {"epsilon": 0.1}),
+        ("cdpo_0.2", "cdpo", {"epsilon": 0.2}),
+        ("rdpo_robust_0.1", "rdpo-robust", {"epsilon": 0.1}),
+        ("rdpo_robust_0.2", "rdpo-robust", {"epsilon": 0.2}),
+        ("hinge", "rso", {}),
+        ("ropo_14", "ropo", {}),
+        ("repo_eta0.9", "re-po", {}),
+    ],
+)
+def test_gradient_probes(vectors, entry, name, options):
+    probe = vectors["gradient_probe"]
+    close(gradient(name, probe["m"], **options), probe[entry])
+
+
+def test_the_tie_loss_at_the_probes(vectors):
+    probe = vectors["gradient_probe"]
+    m = f64(probe["m"]).requires_grad_()
+    tie_loss(m).sum().backward()
+    close(m.grad, probe["tie_softplus_abs"])
+
+
+def test_one_side_of_a_kto_pair_at_the_probes(vectors):
+    probe = vectors["gradient_probe"]
+    # One pair a call and a rejected side that pulls K to 0: the chosen half, by itself.
+    for m, expected in zip(probe["m"], probe["kto_like_half"], strict=True):
+        chosen = f64([m]).requires_grad_()
+        zero, one = f64([0.0]), f64([1.0])
+        logps = PairLogps(chosen, f64([-50.0]), zero, zero, one, one)
+        build_objective("kto-pair", beta=1.0)(logps, progress=0.0).loss.sum().backward()
+        close(2 * chosen.grad, [expected])
 
 
 def test_length_normalised_dpo(batch):

@@ -89,6 +89,23 @@ def test_the_gradient_is_the_closed_form_also_at_zero():
     assert q.weight[0] > 0.5
 
 
+def test_a_prior_on_clean_alone_is_dpo():
+    m = f64([-1.0, 0.0, 2.0])
+    plc = build_objective("plc", beta=1.0, prior=(1.0, 0.0, 0.0), schedule="constant")
+    out = plc(of_margin(m), progress=1.0)
+    torch.testing.assert_close(out.loss, build_objective("dpo", beta=1.0)(of_margin(m), 1.0).loss)
+    assert torch.equal(out.routing.clean, torch.ones_like(m))
+
+
+def test_the_recipes_are_the_papers():
+    # Table "PLC-DPO hyperparameter recipes": alpha, tau_dir, tau_tie, rho_warm, gamma_max, kappa
+    assert {
+        "conservative": Recipe(0.995, 1.00, 0.85, 0.15, 0.50, 1.5),
+        "balanced": Recipe(0.99, 0.75, 1.00, 0.10, 0.70, 1.0),
+        "aggressive": Recipe(0.98, 0.55, 1.15, 0.07, 0.85, 0.8),
+    } == RECIPES
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_plc_is_dpo_while_gamma_is_zero(name):
     m = torch.linspace(-4, 4, 9, dtype=torch.float64)
