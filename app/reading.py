@@ -129,6 +129,8 @@ def read_digest(run: Run) -> Digest:
     # Ten thousand files take a while to look at, and a person's clicks come close together.
     seen = _seen(run)
     known = seen is not None and seen == _read.get("seen")
+    # Another inspector, which looks at other runs, may have forgotten this one's digest.
+    known = known and _read["digest"].folder.is_dir()
     if known and time.monotonic() - _read["when"] < _SAME_SECONDS:
         return cast(Digest, _read["digest"])
     found = kept(run)

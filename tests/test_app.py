@@ -594,6 +594,14 @@ def test_a_link_opens_the_same_view(opened: Opened, runs: Path) -> None:
     assert again.toggle(key="kept_rising").value
 
 
+def test_a_digest_that_another_inspector_forgot_is_made_again(opened: Opened, runs: Path) -> None:
+    before = opened("views/pairs.py", run="good").dataframe[0].value
+    digest = kept(open_run(runs / "good"))
+    assert digest is not None
+    shutil.rmtree(digest.folder.parent)
+    assert opened("views/pairs.py", run="good").dataframe[0].value.equals(before)
+
+
 def test_nonsense_in_a_link_is_ignored(opened: Opened) -> None:
     plain_view = opened("views/pairs.py", run="good").dataframe[0].value
     odd = {"sort": "z; DROP", "rising": "maybe", "page": "-3", "label": "<b>", "source": "none"}

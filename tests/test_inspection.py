@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import threading
 import time
@@ -398,6 +399,22 @@ def test_a_digest_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     assert task.ended.wait(60)
     assert "is cut short or no Parquet file" in str(task.problem)
     assert kept(open_run(path)) is None
+
+
+def test_runs_that_are_looked_at_keep_their_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("inspection.digest.KEPT_RUNS", 2)
+    first, second, third = (
+        open_run(write_fake_run(tmp_path, name, pairs=30, epochs=1)) for name in ("a", "b", "c")
+    )
+    for run, seconds in ((first, 60), (second, 30)):
+        os.utime(digest(run).folder.parent, (time.time() - seconds,) * 2)
+    assert kept(first) is not None
+    digest(third)
+    assert kept(first) is not None
+    assert kept(second) is None
 
 
 def test_samples_are_drawn_alike_and_bounded(found: Digest) -> None:

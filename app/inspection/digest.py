@@ -6,7 +6,9 @@ truth: a digest is named after them, and made again where one that was read has 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,6 +135,8 @@ def newest(run: Run) -> Digest | None:
 
 def _open(folder: Path, run: Path) -> Digest:
     said = read_json(folder / "digest.json")
+    with contextlib.suppress(OSError):
+        os.utime(folder.parent)  # by which `_forget_old` knows when the run was looked at
     visited = tuple((str(name), int(count)) for name, count in said["visited"])
     return Digest(folder, run, visited, tuple(said["columns"]), said["size"], said["visits"])
 
