@@ -262,10 +262,9 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
     whole = json_is_whole(raw)
     content.pop("checksum", None)
-    if path.name == RUN_FILE:
-        _verify(path, whole, sealed)
-    else:
-        _verify(path, whole, sealed, content.pop(RUN_ID, None))
+    _verify(path, whole, sealed)
+    if path.name != RUN_FILE:
+        _verify_owner(path, whole, content.pop(RUN_ID, None))
     return content
 
 
@@ -279,7 +278,8 @@ def check_table(path: Path, sealed: bool = False) -> None:
         seal = parquet_seal(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    _verify(path, seal.whole, sealed, seal.run_id)
+    _verify(path, seal.whole, sealed)
+    _verify_owner(path, seal.whole, seal.run_id)
 
 
 def read_table(
@@ -304,16 +304,20 @@ def table_names(path: Path) -> list[str]:
         raise _unreadable(path, error) from None
 
 
-def _verify(path: Path, whole: bool | None, sealed: bool, *run_id: str | None) -> None:
-    """RunError where a file is not what was written or, with what it says its run is, of another.
-
-    A file without a checksum is not this project's, or an older version's, and says nothing.
-    """
+def _verify(path: Path, whole: bool | None, sealed: bool) -> None:
+    """RunError where a file is not what was written."""
     if whole is False:
         raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
     if whole is None and sealed:
         raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
-    if whole and run_id and is_foreign(path, run_id[0]):
+
+
+def _verify_owner(path: Path, whole: bool | None, run_id: str | None) -> None:
+    """ForeignFileError where a file says that it is of another run than the one it lies in.
+
+    One without a checksum is not this project's, or an older version's, and says nothing.
+    """
+    if whole and is_foreign(path, run_id):
         raise ForeignFileError(
             f"{path} is of another run: it was not written for the one whose {RUN_FILE} is in this "
             f"folder. {REMEDY}"

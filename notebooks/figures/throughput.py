@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from plc_core.analysis.figures.style import RUN_COLOURS, empty, finish
+from plc_core.analysis.figures.style import RUN_COLOURS, empty, finish, whiskers
 
 
 def throughput_dots(table: pd.DataFrame) -> go.Figure:
@@ -21,12 +21,7 @@ def throughput_dots(table: pd.DataFrame) -> go.Figure:
     figure.add_scatter(
         x=rate,
         y=known.index,
-        error_x={
-            "array": known["fastest step"] - rate,
-            "arrayminus": rate - known["slowest step"],
-            "thickness": 2,
-            "color": RUN_COLOURS[0],
-        },
+        error_x=whiskers(rate, known["slowest step"], known["fastest step"], RUN_COLOURS[0]),
         mode="markers",
         marker={"color": RUN_COLOURS[0], "size": 9},
         showlegend=False,

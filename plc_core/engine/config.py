@@ -34,7 +34,7 @@ FRESH_WORLD = "world-base"
 """The name of a model of the embedded world's shape with fresh weights."""
 
 
-WORLD = ("world", FRESH_WORLD)
+WORLD_MODELS = ("world", FRESH_WORLD)
 OWN_MODEL = "smollm2-135m"
 """The model of own pairs where none is named: a small real one that needs no hub."""
 
@@ -155,7 +155,7 @@ class TrainConfig(DataConfig):
         own = values.get("data", "world") != "world"
         if "model" in values and values["model"] is None:
             values["model"] = OWN_MODEL if own else "world"
-        own &= values.get("model", "world") not in WORLD
+        own &= values.get("model", "world") not in WORLD_MODELS
         defaults = {name: cls.model_fields[name].default for name in SUITS_OWN_PAIRS}
         suits = SUITS_OWN_PAIRS if own else defaults
         if own and (tokens := values.get("tokens_per_forward")):

@@ -221,15 +221,13 @@ def _fill(
     progress: Progress,
 ) -> None:
     order = np.argsort(-pair_sizes(rows), kind="stable").tolist()
-    with autocast(model.device, bf16):
-        kind = attention_kind(model)
     with (
         _tapped(model, kept.layers) as tap,
         packed_rows(model),
         _readers(model.device) as read,
         progress.phase("hidden states", len(order)) as advance,
     ):
-        one = partial(_differences, model, kind=kind, bf16=bf16, tap=tap)
+        one = partial(_differences, model, bf16=bf16, tap=tap)
         for start in range(0, len(order), _PAIRS_A_PART):
             members = order[start : start + _PAIRS_A_PART]
             part = np.zeros((len(members), len(kept.layers), _POOLS, kept.width), np.float16)
@@ -270,16 +268,16 @@ def _readers(device: torch.device) -> Iterator[Callable[..., Iterable[NDArray[np
 def _differences(
     model: PreTrainedModel,
     batch: Mapping[str, Tensor],
-    kind: str,
     bf16: bool,
     tap: threading.local,
 ) -> NDArray[np.float16]:
     """[B, depths, 2, width] of one packed forward."""
     batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-    padded = whole_blocks(batch) if kind == "flex" else batch
     tap.states = []
     decoder: Any = model.get_decoder()
     with autocast(model.device, bf16):
+        kind = attention_kind(model)
+        padded = whole_blocks(batch) if kind == "flex" else batch
         decoder(
             input_ids=padded["input_ids"],
             attention_mask=attention_mask(padded, kind),

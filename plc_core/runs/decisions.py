@@ -144,7 +144,7 @@ def decisions_file(run: Run, name: str) -> Path:
     """The path of a file in the folder of decisions; RunError for one that leads elsewhere."""
     folder = run.path / "decisions"
     path = folder / name
-    is_there(path)
+    is_there(path)  # a folder that may not be read is not one without decisions
     if folder.is_symlink() or path.is_symlink() or (folder / ".lock").is_symlink():
         raise RunError(f"{path} leads outside the run {run.name!r}; it was left alone.")
     return path

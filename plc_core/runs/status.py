@@ -187,14 +187,11 @@ def _is_gone(status: Mapping[str, Any], written: datetime) -> bool:
         # Between training and evaluation a notebook has no heartbeat.
         if here and status.get("phase") == REPORTING:
             return _is_dead(int(status["pid"]))
-        heartbeat = datetime.fromisoformat(str(status.get("heartbeat")))
-        if _age(heartbeat) < -STALE_SECONDS:
-            if here:
-                return _is_dead(int(status["pid"]))
-            return abs(_age(written)) > STALE_SECONDS
-        if _age(heartbeat) > STALE_SECONDS:
-            return True
-        return here and _is_dead(int(status["pid"]))
+        age = _age(datetime.fromisoformat(str(status.get("heartbeat"))))
+        if age < -STALE_SECONDS:
+            # Here the process is known; elsewhere the file's own time may be ahead as well.
+            age = 0.0 if here else abs(_age(written))
+        return age > STALE_SECONDS or (here and _is_dead(int(status["pid"])))
     except (TypeError, ValueError, KeyError, OverflowError):
         return True
 
