@@ -1,10 +1,13 @@
-"""The README's pictures, from the runs of `make demo`: `make pictures`."""
+"""The README's pictures, from the runs of `make demo` and `data/results`: `make pictures`."""
 
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
+from notebooks import figures
+from notebooks.evidence.estimates import read_study
+from notebooks.studies import label_audit
 from plc_core.runs import open_run
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.measure_inspector import SETTLED
@@ -13,6 +16,7 @@ from tests.paths import ROOT
 PICTURES = ROOT / "data" / "pictures"
 WIDTH, HEIGHTS = 1366, {"inspector": 1500, "report": 1150, "objectives": 900}
 SETTLE_MS, LONGEST_MS = 5000, 120_000
+STUDIES = {"Qwen 1.5B": "qwen", "SmolLM2": "label-audit", "World": "world"}
 
 
 def main(runs: Path) -> None:
@@ -37,7 +41,19 @@ def main(runs: Path) -> None:
                 page.wait_for_function(SETTLED)
             page.wait_for_timeout(SETTLE_MS)
             page.screenshot(path=PICTURES / f"{name}.png")
+        _photograph_gains(browser)
         browser.close()
+
+
+def _photograph_gains(browser: Browser) -> None:
+    """What training on audited labels gains over DPO, in every study."""
+    gained = {title: label_audit.gains(read_study(name)) for title, name in STUDIES.items()}
+    figure = figures.gains(label_audit.gains_side_by_side(gained))
+    page = browser.new_page(viewport={"width": 960, "height": int(figure.layout.height) + 16})
+    page.set_content(figure.to_html())
+    page.locator(".js-plotly-plot").first.wait_for()
+    page.wait_for_timeout(SETTLE_MS)
+    page.screenshot(path=PICTURES / "gains.png")
 
 
 if __name__ == "__main__":

@@ -334,11 +334,11 @@ def conclusion(gained: Mapping[str, pd.DataFrame], method: str = BEST) -> list[s
 
 
 def gains_side_by_side(gained: Mapping[str, pd.DataFrame], method: str = BEST) -> pd.DataFrame:
-    """One method's gains at every rate of reversed labels in all studies, for one picture."""
+    """One method's gains in all studies, on clean labels too, for one picture."""
     parts = [
-        own.assign(label=name + ", " + own["rate"].map("{:.0%} reversed".format))
+        own.assign(label=name + ", " + own["rate"].map(_labels))
         for name, table in gained.items()
-        for own in [table[(table["method"] == method) & (table["rate"] > 0)].sort_values("rate")]
+        for own in [table[table["method"] == method].sort_values("rate", ascending=False)]
     ]
     return pd.concat(parts, ignore_index=True)
 
@@ -346,9 +346,13 @@ def gains_side_by_side(gained: Mapping[str, pd.DataFrame], method: str = BEST) -
 def gains_by_method(table: pd.DataFrame) -> pd.DataFrame:
     """A study's gains at every rate of reversed labels, for one picture."""
     own = table[table["rate"] > 0]
-    names = own["method"].map(METHODS) + ", " + own["rate"].map("{:.0%} reversed".format)
+    names = own["method"].map(METHODS) + ", " + own["rate"].map(_labels)
     order = own["method"].map(list(METHODS).index)
     return own.assign(label=names, order=order).sort_values(["order", "rate"], kind="stable")
+
+
+def _labels(rate: float) -> str:
+    return f"{rate:.0%} reversed" if rate else "clean labels"
 
 
 def _text(row: Mapping[Any, Any], digits: int, signed: bool = False) -> str:
