@@ -2,8 +2,8 @@
 
 A JSON object ends with the checksum of the text before it as `checksum`, and so does every line of
 a JSONL file. A Parquet file has one of all its other bytes in front of its footer, where readers do
-not look, and before that the id of the run that it belongs to (`plc_core.identity`). Of files of
-other libraries `plc_core.storage` keeps a list.
+not look, and before that where it belongs: its run and its place there (`plc_core.identity`). Of
+files of other libraries `plc_core.storage` keeps a list.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 _MARK = b"PLC-CRC\n"
 _SEAL = struct.Struct("<8sI")  # the mark, and the checksum
-_OWNER_MARK = b"PLC-RUN\n"
-_OWNER = struct.Struct("<8s16s")  # the mark, and the id of a run in ASCII; before the seal
+_OWNER = struct.Struct("<8s16s")  # a mark, and the id of a run in ASCII; before the seal
+_RUN_MARK = b"PLC-RUN\n"  # of older versions: no place
+_PLACE_MARK = b"PLC-OWN\n"  # before it come the place in UTF-8, and how many bytes that has
+_LENGTH = struct.Struct("<H")
 _TAIL = struct.Struct("<I4s")  # the footer's length and "PAR1", with which a Parquet file ends
 _JSON_SEAL = re.compile(rb',\n "([^"\n]{8})": "([0-9a-f]{8})"\n}\n\Z')
 _SETTLED_NS = 2_000_000_000
@@ -40,24 +42,34 @@ def checksum(path: Path) -> int:
     return int(_remembered(_crc_of_file, path))
 
 
+class Owner(NamedTuple):
+    """Where a file belongs."""
+
+    run_id: str | None  # of its run, 16 signs
+    place: str | None = None  # its path below the run's folder; None where that is not known
+
+
+NOWHERE = Owner(None)
+
+
 class Seal(NamedTuple):
     """What a Parquet file says of itself."""
 
     whole: bool | None  # whether it is what was written; None where it has no checksum
-    run_id: str | None  # of the run that it was written for
+    owner: Owner  # what it was written for
 
 
-def seal_parquet(path: Path, run_id: str | None = None) -> None:
-    """Put a checksum of all bytes of a Parquet file into it, and the id of its run, 16 signs."""
+def seal_parquet(path: Path, owner: Owner = NOWHERE) -> None:
+    """Put a checksum of all bytes of a Parquet file into it, and the run and place it is for."""
     with path.open("r+b") as file:
         start = _footer(file)
         file.seek(start)
         footer = file.read()
-        if run_id is not None:
-            owner = _OWNER.pack(_OWNER_MARK, run_id.encode())
+        if owner.run_id is not None:
+            named = _packed(owner.run_id, owner.place)
             file.seek(start)
-            file.write(owner + footer)
-            start += len(owner)
+            file.write(named + footer)
+            start += len(named)
         seal = _SEAL.pack(_MARK, _crc(file))
         file.seek(start)
         file.write(seal + footer)
@@ -95,12 +107,16 @@ def sealed_line(entry: dict[str, Any]) -> str:
     return json.dumps(entry | {"checksum": _of_entry(entry)}) + "\n"
 
 
-def opened_line(line: str) -> Any:
-    """What `sealed_line` wrote; ValueError where it is no JSON, or was changed since."""
+def opened_line(line: str) -> tuple[Any, bool]:
+    """What `sealed_line` wrote, and whether it has a checksum.
+
+    Raises ValueError where it is no JSON, or was changed since.
+    """
     entry = json.loads(line)
-    if isinstance(entry, dict) and entry.pop("checksum", None) not in (None, _of_entry(entry)):
+    found = entry.pop("checksum", None) if isinstance(entry, dict) else None
+    if found not in (None, _of_entry(entry)):
         raise ValueError("its checksum is of something else: it is damaged, or was edited")
-    return entry
+    return entry, found is not None
 
 
 def _of_entry(entry: dict[str, Any]) -> str:
@@ -127,17 +143,39 @@ def _seal_of(path: Path, *stamp: int) -> Seal:
     with path.open("rb") as file:
         end = _footer(file)
         start = end - _SEAL.size
-        file.seek(max(0, start - _OWNER.size))
-        before = file.read(end - file.tell())
         if start < 0:
-            return Seal(None, None)
-        mark, value = _SEAL.unpack(before[-_SEAL.size :])
+            return Seal(None, NOWHERE)
+        file.seek(start)
+        mark, value = _SEAL.unpack(file.read(_SEAL.size))
         if mark != _MARK:
-            return Seal(None, None)
-        whole = bool(value == _crc(file, (start, end)))
-    owner = before[: -_SEAL.size]
-    named = len(owner) == _OWNER.size and owner.startswith(_OWNER_MARK)
-    return Seal(whole, owner[len(_OWNER_MARK) :].decode("ascii", "replace") if named else None)
+            return Seal(None, NOWHERE)
+        owner = _owner(file, start)
+        return Seal(bool(value == _crc(file, (start, end))), owner)
+
+
+def _packed(run_id: str, place: str | None) -> bytes:
+    if place is None:
+        return _OWNER.pack(_RUN_MARK, run_id.encode())
+    text = place.encode()
+    return text + _LENGTH.pack(len(text)) + _OWNER.pack(_PLACE_MARK, run_id.encode())
+
+
+def _owner(file: BinaryIO, end: int) -> Owner:
+    """What `_packed` wrote before the byte `end`."""
+    raw = _before(file, end, _OWNER.size)
+    mark, run_id = raw[: len(_RUN_MARK)], raw[len(_RUN_MARK) :].decode("ascii", "replace")
+    if mark not in (_RUN_MARK, _PLACE_MARK):
+        return NOWHERE
+    if mark == _RUN_MARK:
+        return Owner(run_id)
+    end -= _OWNER.size
+    length = int.from_bytes(_before(file, end, _LENGTH.size), "little")
+    return Owner(run_id, _before(file, end - _LENGTH.size, length).decode(errors="replace"))
+
+
+def _before(file: BinaryIO, end: int, length: int) -> bytes:
+    file.seek(max(0, end - length))
+    return file.read(end - file.tell())
 
 
 def _footer(file: BinaryIO) -> int:

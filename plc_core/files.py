@@ -1,8 +1,8 @@
 """Files that are whole or not there, and that tell when their content is not what was written.
 
 JSON and Parquet are written with checksums (`plc_core.checksums`) and, in a run, with the run's id
-(`plc_core.identity`). Both are verified whenever they are read; files without, as of older
-versions, are read as they are.
+and their place in it (`plc_core.identity`). All are verified whenever they are read; files without,
+as of older versions, are read as they are.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from plc_core.checksums import json_is_whole, parquet_seal, seal_parquet, sealed_json
-from plc_core.identity import RUN_FILE, RUN_ID, is_foreign, run_id_of
+from plc_core.checksums import Owner, json_is_whole, parquet_seal, seal_parquet, sealed_json
+from plc_core.identity import PLACE, RUN_FILE, RUN_ID, misfit, owner_of, run_id_of
 
 REMEDY = (
     "Put a copy of it back; without one, delete it and make it anew: answers and judgements by "
@@ -36,7 +36,11 @@ class RunError(Exception):
 
 
 class ForeignFileError(RunError):
-    """A whole file that was written for another run than the one it lies in."""
+    """A whole file that was written for another run or place than the one it lies in."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} {why}. {REMEDY}")
+        self.path, self.why = path, why
 
 
 class UnreadableError(RunError):
@@ -162,16 +166,18 @@ def unreadable(path: Path, error: OSError) -> UnreadableError:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace `path` atomically with `content` as JSON, an object with its run's id and checksum.
+    """Replace `path` atomically with `content` as JSON, an object with its owner and checksum.
 
     run.json says its id itself: it is part of its content.
     """
     if isinstance(content, dict):  # these may have come along from a file
-        own = {"checksum"} if path.name == RUN_FILE else {"checksum", RUN_ID}
+        is_run = path.name == RUN_FILE
+        own = {"checksum", PLACE} if is_run else {"checksum", PLACE, RUN_ID}
         content = {name: value for name, value in content.items() if name not in own}
-        run_id = run_id_of(path) if RUN_ID in own else None
-        if content and run_id is not None:
-            content[RUN_ID] = run_id
+        owner = Owner(content.get(RUN_ID), RUN_FILE) if is_run else owner_of(path)
+        if owner.run_id is not None:
+            named = {RUN_ID: owner.run_id, PLACE: owner.place}
+            content |= {name: value for name, value in named.items() if value is not None}
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
     if isinstance(content, dict) and content:
         text = sealed_json(text)
@@ -180,7 +186,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) -> None:
-    """Replace `path` atomically with `table` as Parquet, with its run's id and a checksum.
+    """Replace `path` atomically with `table` as Parquet, with its owner and a checksum.
 
     Args:
         rows_a_group: rows of a row group at most.
@@ -193,7 +199,7 @@ def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) ->
             row_group_size=rows_a_group,
             write_page_checksum=True,
         )
-        seal_parquet(temporary, run_id_of(path))
+        seal_parquet(temporary, owner_of(path))
 
 
 @contextlib.contextmanager
@@ -216,36 +222,11 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def append_lines(path: Path, lines: bytes) -> None:
-    """Add lines to a file, all or none of them; they are on disk when this returns.
-
-    A line before that was cut off by a kill is left to itself.
-
-    Raises:
-        RunError: where the disk is full or the file cannot be written; it is as it was then.
-    """
-    try:
-        # Without a buffer, which would be written once more when the file is closed.
-        with path.open("ab+", buffering=0) as file:
-            before = file.seek(0, os.SEEK_END)
-            if before:
-                file.seek(-1, os.SEEK_END)
-                lines = lines if file.read(1) == b"\n" else b"\n" + lines
-            try:
-                while lines:
-                    lines = lines[file.write(lines) :]
-                os.fsync(file.fileno())
-            except OSError:
-                os.truncate(file.fileno(), before)
-                raise
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
+def read_json(path: Path, sealed: bool | None = None) -> dict[str, Any]:
     """The JSON object in `path`; RunError where it is missing, damaged, foreign or no object.
 
-    With `sealed`, a file without a checksum counts as damaged.
+    Args:
+        sealed: a file without a checksum counts as damaged; by itself, in runs that have an id.
     """
     try:
         if path.exists() and not path.is_file():  # a pipe or a device would never come to an end
@@ -262,28 +243,28 @@ def read_json(path: Path, sealed: bool = False) -> dict[str, Any]:
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
     whole = json_is_whole(raw)
     content.pop("checksum", None)
-    _verify(path, whole, sealed)
+    owner = Owner(content.get(RUN_ID), content.pop(PLACE, None))
     if path.name != RUN_FILE:
-        _verify_owner(path, whole, content.pop(RUN_ID, None))
+        content.pop(RUN_ID, None)
+    _verify(path, whole, owner, sealed)
     return content
 
 
-def check_table(path: Path, sealed: bool = False) -> None:
-    """RunError where a Parquet file is not what was written, or was written for another run.
+def check_table(path: Path, sealed: bool | None = None) -> None:
+    """RunError where a Parquet file is not what was written, or was not written for this place.
 
     Args:
-        sealed: a file without a checksum counts as damaged.
+        sealed: as in `read_json`.
     """
     try:
         seal = parquet_seal(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    _verify(path, seal.whole, sealed)
-    _verify_owner(path, seal.whole, seal.run_id)
+    _verify(path, seal.whole, seal.owner, sealed)
 
 
 def read_table(
-    path: Path, columns: list[str] | None = None, filters: Any = None, sealed: bool = False
+    path: Path, columns: list[str] | None = None, filters: Any = None, sealed: bool | None = None
 ) -> pa.Table:
     """The Parquet file `path`; RunError where it cannot be read, or is damaged as `check_table`."""
     check_table(path, sealed)
@@ -304,24 +285,18 @@ def table_names(path: Path) -> list[str]:
         raise _unreadable(path, error) from None
 
 
-def _verify(path: Path, whole: bool | None, sealed: bool) -> None:
-    """RunError where a file is not what was written."""
-    if whole is False:
-        raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
-    if whole is None and sealed:
-        raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
-
-
-def _verify_owner(path: Path, whole: bool | None, run_id: str | None) -> None:
-    """ForeignFileError where a file says that it is of another run than the one it lies in.
+def _verify(path: Path, whole: bool | None, owner: Owner, sealed: bool | None) -> None:
+    """RunError where a file is not what was written, or was not written for where it lies.
 
     One without a checksum is not this project's, or an older version's, and says nothing.
     """
-    if whole and is_foreign(path, run_id):
-        raise ForeignFileError(
-            f"{path} is of another run: it was not written for the one whose {RUN_FILE} is in this "
-            f"folder. {REMEDY}"
-        )
+    if whole is False:
+        raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
+    if whole is None:
+        if sealed or (sealed is None and run_id_of(path) is not None):
+            raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
+    elif (why := misfit(path, owner)) is not None:
+        raise ForeignFileError(path, why)
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:

@@ -219,10 +219,11 @@ def test_a_damaged_decision_is_a_sentence(run, damage):
 
 def test_a_line_says_when_it_was_changed():
     line = sealed_line({"decision": "flip", "note": "é"})
-    assert opened_line(line) == {"decision": "flip", "note": "é"}
+    assert opened_line(line) == ({"decision": "flip", "note": "é"}, True)
     with pytest.raises(ValueError, match="its checksum is of something else"):
         opened_line(line.replace("flip", "keep"))
-    assert opened_line('{"decision": "flip"}') == {"decision": "flip"}  # of an older version
+    older = '{"decision": "flip"}'
+    assert opened_line(older) == ({"decision": "flip"}, False)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

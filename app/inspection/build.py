@@ -21,6 +21,7 @@ from inspection.database import query
 from inspection.pair_table import Places, pair_table
 from inspection.run_files import RunFiles, Stamp
 from plc_core.files import RunError, read_json, write_json
+from plc_core.runs.visit_files import check_steps
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,9 @@ def _visits(files: RunFiles, part: tuple[Stamp, ...]) -> tuple[dict[str, NDArray
             f"The visits of {files.folder.name!r} changed while they were read, or a file of them "
             "is empty. Load the page again."
         )
+    first, last = (f.reduceat(columns["step"], starts) for f in (np.minimum, np.maximum))
+    for path, *steps in zip(paths, first.tolist(), last.tolist(), strict=True):
+        check_steps(Path(path), (steps[0], steps[1]))
     return columns, np.diff([*starts, table.num_rows]).tolist()
 
 

@@ -33,7 +33,7 @@ def run_files(run: Run) -> RunFiles:
     """The files of `run`.
 
     Raises:
-        RunError: where it has no pairs yet, a file leads elsewhere, or visits are missing.
+        RunError: where it has no pairs yet, a file leads elsewhere, or visits are missing or twice.
     """
     pairs = run.path / "pairs.parquet"
     try:
@@ -48,7 +48,8 @@ def run_files(run: Run) -> RunFiles:
     visits = tuple(sorted(_visits(run.path / "visits")))
     if run.has_checksums:
         names = (name for name, *_ in visits)
-        check_spans(run.path / "visits", names, run.info.get("trained_steps"))
+        kept = set(check_spans(run.path / "visits", names, run.info.get("trained_steps")))
+        visits = tuple(visit for visit in visits if visit[0] in kept)
     return RunFiles(run.path, stamp, visits)
 
 

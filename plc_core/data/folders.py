@@ -135,7 +135,7 @@ def _saved_files(folder: Path, split: str) -> list[SourceFile]:
 
 def _saved(path: Path) -> dict[str, Any]:
     try:
-        return read_json(path)
+        return read_json(path, sealed=False)  # of `datasets`, wherever it lies
     except RunError as error:
         raise DataError(str(error)) from None
 

@@ -97,10 +97,9 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
     checkpoint = checkpoint or trained_checkpoint(run)
     if _lost_list(run, checkpoint):
         raise _damaged(checkpoint, MANIFEST)
+    _check_owner(checkpoint)
     try:
         check_model_files(checkpoint)
-    except ForeignFileError:
-        raise _foreign(checkpoint) from None
     except ModelError as error:
         raise RunError(f"The run {run.name!r} has no policy to load: {error}") from None
     _check_step(checkpoint)
@@ -179,7 +178,7 @@ def _was_finished(path: Path) -> bool:
     except RunError:  # a list that is damaged was written
         return True
     try:
-        return isinstance(read_json(path / TRAINER_STATE).get("global_step"), int)
+        return isinstance(read_json(path / TRAINER_STATE, sealed=False).get("global_step"), int)
     except RunError:
         return False
 
@@ -194,20 +193,27 @@ def check_checkpoint(checkpoint: Path) -> None:
     One that was written without checksums, by an older version, has its files looked at: those of
     torch have checksums of their own, but its weights are taken as they are.
     """
-    try:
-        name = first_damaged(checkpoint)
-    except ForeignFileError:
-        raise _foreign(checkpoint) from None
-    if name is not None:
+    _check_owner(checkpoint)
+    if (name := first_damaged(checkpoint)) is not None:
         raise _damaged(checkpoint, name)
     if not _has_list(checkpoint):
         _look_at(checkpoint)
     _check_step(checkpoint)
 
 
+def _check_owner(checkpoint: Path) -> None:
+    """RunError where the list of a checkpoint's files is of another run or checkpoint."""
+    try:
+        listed(checkpoint)
+    except ForeignFileError as error:
+        raise RunError(f"{error.path} {error.why}. {_advice(checkpoint)}") from None
+    except RunError:  # damaged, or not to be read: `first_damaged` says so
+        pass
+
+
 def _check_step(checkpoint: Path) -> None:
     """RunError where the folder's name is not of the step it was written at, as of a copy."""
-    step = read_json(checkpoint / TRAINER_STATE).get("global_step")
+    step = read_json(checkpoint / TRAINER_STATE, sealed=False).get("global_step")
     if step != _step(checkpoint):
         raise RunError(f"{checkpoint} is the checkpoint of step {step}. {_advice(checkpoint)}")
 
@@ -225,10 +231,6 @@ def _damaged(checkpoint: Path, name: str) -> RunError:
     return RunError(f"{checkpoint / name} is damaged or missing. {_advice(checkpoint)}")
 
 
-def _foreign(checkpoint: Path) -> RunError:
-    return RunError(f"{checkpoint} is the checkpoint of another run. {_advice(checkpoint)}")
-
-
 def _advice(checkpoint: Path) -> str:
     return f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
 
@@ -240,7 +242,7 @@ def _look_at(checkpoint: Path) -> None:
         raise RunError(f"{checkpoint.name} has no weights. {advice}")
     needed = {"optimizer.pt", "scheduler.pt"}
     if _OLD_LIST in names:  # sharded optimizers have other names
-        needed = set(read_json(checkpoint / _OLD_LIST))
+        needed = set(read_json(checkpoint / _OLD_LIST, sealed=False))
     for name in sorted(needed - names):
         raise RunError(f"{checkpoint.name} has no {name}. {advice}")
     for name in sorted(names):

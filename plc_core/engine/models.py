@@ -24,7 +24,7 @@ from transformers import (
 from plc_core.data.world import CHECKPOINT, WORLD
 from plc_core.engine.adapters import load_adapters
 from plc_core.engine.packaged_models import PACKAGED, packaged, packaged_model_folder
-from plc_core.files import RunError, project_path
+from plc_core.files import ForeignFileError, RunError, project_path
 from plc_core.storage import MANIFEST, first_damaged
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -69,7 +69,14 @@ def check_model_files(folder: Path) -> None:
     A folder without a list of checksums, as those of others are, is taken as it is.
     """
     kinds = (".safetensors", ".json", ".jinja", ".model", ".txt")  # an optimizer may be large
-    if (name := first_damaged(folder, lambda name: name.endswith(kinds))) is not None:
+    try:
+        name = first_damaged(folder, lambda name: name.endswith(kinds))
+    except ForeignFileError as error:
+        raise ModelError(
+            f"{error.path} {error.why}. Load the folder from where it was written; or, if you "
+            f"copied it here yourself, delete that {MANIFEST}."
+        ) from None
+    if name is not None:
         raise ModelError(
             f"{folder / name} is damaged or missing: it is not what {MANIFEST} beside it says. Put "
             f"a copy of it back; or, if you changed it yourself, delete that {MANIFEST}."

@@ -23,8 +23,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from plc_core.checksums import opened_line, sealed_line
-from plc_core.files import REMEDY, RunError, append_lines, read_json, write_json
+from plc_core.files import REMEDY, RunError, read_json, write_json
+from plc_core.identity import run_id_of
+from plc_core.logs import append_entries, opened_entry
 
 Verdict = Literal["left", "right", "neither"]
 VERDICTS: tuple[Verdict, ...] = ("left", "right", "neither")
@@ -117,7 +118,7 @@ class BlindCheck:
 
     def _append(self, pair_id: str, verdict: Verdict | None, who: str) -> None:
         row = {"pair_id": pair_id, "verdict": verdict, "who": who}
-        line = sealed_line(row | {"at": datetime.now(UTC).isoformat(timespec="seconds")})
+        row["at"] = datetime.now(UTC).isoformat(timespec="seconds")
         path = self.folder / "verdicts.jsonl"
         lock = FileLock(path.with_suffix(".lock"))
         try:
@@ -125,7 +126,7 @@ class BlindCheck:
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}.") from None
         try:
-            append_lines(path, line.encode())
+            append_entries(path, [row])
         finally:
             lock.release()
 
@@ -156,15 +157,17 @@ class BlindCheck:
             lines = path.read_bytes().splitlines() if path.is_file() else []
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+        run_id = run_id_of(path)
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"}") and not _CHECKSUM.search(line):
                 continue  # cut off by a kill while it was written
+            why = ""
             try:
-                row = opened_line(line.decode())
-            except (ValueError, RecursionError):
-                row = None
+                row = opened_entry(line.decode(), run_id)
+            except (ValueError, RecursionError) as error:
+                row, why = None, f" ({error})"
             if not _is_verdict(row):
-                raise RunError(f"{path}, line {number}, is damaged or no verdict. {REMEDY}")
+                raise RunError(f"{path}, line {number}, is damaged or no verdict{why}. {REMEDY}")
             rows.append(row)
         return rows
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from plc_core.checksums import opened_line, sealed_line
-from plc_core.files import RunError, append_lines, is_there, unreadable
+from plc_core.files import RunError, is_there, unreadable
+from plc_core.identity import run_id_of
+from plc_core.logs import append_entries, opened_entry
 from plc_core.runs import Run
 from plc_core.runs.status import now
 
@@ -66,9 +67,10 @@ def read_decisions(run: Run) -> dict[str, Decision]:
     known = _read.get(path)
     if known is None or known[0] != stamp:
         found: dict[str, Decision] = {}
+        run_id = run_id_of(path)
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
-                _take(found, _parsed(line, path, number)[0])
+                _take(found, _parsed(line, path, number, run_id)[0])
         known = _remember(path, stamp, found)
     return known[1]
 
@@ -126,7 +128,8 @@ def undo(run: Run) -> Undone | None:
             bulk: str | None = None
             while lines:
                 if lines[-1].strip():
-                    entry, of_bulk = _parsed(lines[-1].decode(), path, len(lines))
+                    text, number = lines[-1].decode(), len(lines)
+                    entry, of_bulk = _parsed(text, path, number, run_id_of(path))
                     if last and (bulk is None or of_bulk != bulk):
                         break
                     last.append(entry)
@@ -182,8 +185,7 @@ def _added(
     if not changes:
         return kept
     more = {} if bulk is None else {"bulk": bulk}
-    text = "".join(sealed_line(asdict(entry) | more) for entry in changes).encode("ascii")
-    append_lines(path, text)
+    append_entries(path, (asdict(entry) | more for entry in changes))
     after = dict(kept)
     for entry in changes:
         _take(after, entry)
@@ -242,10 +244,10 @@ def _unwritten(path: Path, error: OSError) -> RunError:
     return RunError(f"{path} cannot be written: {error.strerror or error}.")
 
 
-def _parsed(line: str, path: Path, number: int) -> tuple[Decision, str | None]:
+def _parsed(line: str, path: Path, number: int, run_id: str | None) -> tuple[Decision, str | None]:
     """A line's decision, and the name of the bulk that it was made with."""
     try:
-        entry = opened_line(line)
+        entry = opened_entry(line, run_id)
         decision = entry["decision"]
         if decision is not None and decision not in DECISIONS:
             raise ValueError(f"the decision {decision!r} is not known")

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 
 from plc_core.files import REMEDY, RunError, check_table, paths_in, read_table, write_table
 
@@ -94,12 +95,14 @@ class VisitFiles:
             trained_steps: of a run that is trained, which has visits of all of them.
 
         Raises:
-            RunError: for files that cannot be read, are damaged, or are missing among others.
+            RunError: for files that cannot be read, are damaged, hold other steps than their names
+                say, or are missing among others.
         """
         names = list(columns) if columns is not None else VISITS_SCHEMA.names
         files = self._parts()
         if self.sealed:
-            check_spans(self.folder, [file.name for file in files], trained_steps)
+            kept = check_spans(self.folder, (file.name for file in files), trained_steps)
+            files = [self.folder / name for name in kept]
         if not files:
             return VISITS_SCHEMA.empty_table().select(names).to_pandas()
         for file in files:
@@ -112,6 +115,8 @@ class VisitFiles:
         )
         chosen = pads.field("pair_id") == pair_id if pair_id is not None else None
         try:
+            for fragment in dataset.get_fragments():
+                check_steps(Path(fragment.path), _steps_of(fragment.metadata))
             return dataset.to_table(columns=names, filter=chosen).to_pandas()
         except (OSError, pa.ArrowException) as error:
             raise RunError(
@@ -122,19 +127,53 @@ class VisitFiles:
         return paths_in(self.folder, "[0-9]*.parquet")
 
 
-def check_spans(folder: Path, names: Iterable[str], trained_steps: int | None = None) -> None:
-    """RunError where the steps in the names of visit files have a gap, so that one is missing."""
+def check_spans(folder: Path, names: Iterable[str], trained_steps: int | None = None) -> list[str]:
+    """The visit files that hold each step once, in order; all where one is of another's making.
+
+    One that is the beginning of a longer one is left out: a kill leaves both where a resumed run
+    was about to forget the other's later steps.
+
+    Raises:
+        RunError: where the steps in the names have a gap, so that a file is missing, or a step is
+            in two files.
+    """
+    names = sorted(names)
+    spans = {name: span for name in names if (span := _span(name)) is not None}
+    if len(spans) < len(names):
+        return names
+    by_start = {first: name for name, (first, _) in spans.items()}  # the longest of each start
+    kept = list(by_start.values())
     next_step = 0
-    for name in sorted(names):
-        if (span := _span(name)) is None:
-            return  # of another's making
-        if span[0] > next_step:
+    for place, name in enumerate(kept):
+        first, last = spans[name]
+        if first > next_step:
             break
-        next_step = max(next_step, span[1] + 1)
+        if first < next_step:
+            raise RunError(
+                f"{folder / name} has visits of step {first}, which {kept[place - 1]} has as well. "
+                "Take the one that is a copy, or was left from before, out of the folder."
+            )
+        next_step = last + 1
     else:
         if next_step >= (trained_steps or 0):
-            return
+            return kept
     raise RunError(f"{folder} has no visits of step {next_step}: a file is missing. {REMEDY}")
+
+
+def check_steps(path: Path, steps: tuple[int, int] | None) -> None:
+    """RunError where the first and last step that a file holds are not those in its name."""
+    if steps is not None and _span(path.name) not in (None, steps):
+        raise RunError(
+            f"{path} holds steps {steps[0]} to {steps[1]}, and not those in its name. {REMEDY}"
+        )
+
+
+def _steps_of(file: pq.FileMetaData) -> tuple[int, int] | None:
+    """The first and last step of a file; None where its writer does not say."""
+    column = file.schema.names.index("step")
+    groups = [file.row_group(n).column(column).statistics for n in range(file.num_row_groups)]
+    known = [group for group in groups if group is not None and group.has_min_max]
+    return (min(g.min for g in known), max(g.max for g in known)) if known else None
 
 
 def _span(name: str) -> tuple[int, int] | None:
