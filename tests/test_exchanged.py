@@ -1,16 +1,27 @@
-"""Whole files that are copied from one run into another: none is read as if it were the other's."""
+"""Whole files in the place of others, of another run or of the same: none is read as the other."""
 
+import itertools
 import json
+import os
 import re
 import shutil
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from inspection.digest import digest
 
 from plc_core import TrainConfig, evaluate, train
+from plc_core.analysis.routing.pooling import pooled_visits
+from plc_core.checksums import Owner, parquet_seal, seal_parquet, sealed_json
 from plc_core.engine.checkpoints import last_checkpoint, load_trained, trained_checkpoint
-from plc_core.files import RunError, read_json, write_json
+from plc_core.engine.models import ModelError, load_policy
+from plc_core.files import RunError, read_json, write_json, write_table
+from plc_core.label_audit.blind_check import BlindCheck
 from plc_core.runs import create_run, open_run
+from plc_core.runs.decisions import decide, read_decisions, undo
+from plc_core.runs.visit_files import check_spans
 from plc_core.storage import cached_folder, is_whole
 
 
@@ -39,19 +50,22 @@ def runs(two, tmp_path):
 
 def read_whole(run):
     """Everything that a run says, read as training, the reports and the app read it."""
+    run = open_run(run.path)
     run.status, run.metrics(), run.pairs(), run.findings(), run.visits()
-    run.table("generations/world.parquet"), run.table("judgements/gold-world.parquet")
-    for name in ("generations/world.json", "judgements/gold-world.json"):
+    for name in TABLES[6:]:
+        run.table(name)
+    for name in RECORDS[1:]:
         read_json(run.path / name)
     last_checkpoint(run)
 
 
-FILES = [
-    "status.json", "metrics.parquet", "pairs.parquet", "findings.parquet",
-    "visits/00000000-00000001.parquet",
-    "generations/world.parquet", "generations/world.json",
-    "judgements/gold-world.parquet", "judgements/gold-world.json",
+VISITS = [f"visits/{first:08d}-{first + 1:08d}.parquet" for first in (0, 2, 4)]
+TABLES = [
+    "metrics.parquet", "pairs.parquet", "findings.parquet", *VISITS,
+    "generations/world.parquet", "judgements/gold-world.parquet",
 ]  # fmt: skip
+RECORDS = ["run.json", "status.json", "generations/world.json", "judgements/gold-world.json"]
+FILES = TABLES + RECORDS[1:]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -93,6 +107,162 @@ def test_a_checkpoint_under_the_name_of_a_later_one_is_not_taken_for_it(runs):
     for use in (last_checkpoint, load_trained):
         with pytest.raises(RunError, match=r"written as checkpoints/checkpoint-2/.*-9/.*Delete"):
             use(run)
+
+
+@pytest.mark.parametrize("name", TABLES + RECORDS)
+def test_a_file_of_the_same_run_in_the_place_of_another_is_a_sentence(runs, name):
+    """Also the records of checkpoints, which are the only other JSON that says where it belongs."""
+    run = open_run(runs / "one")
+    read_whole(run)
+    raw = (run.path / name).read_bytes()
+    state = "checkpoints/checkpoint-6/plc_state.json"
+    for other in TABLES if name in TABLES else [*RECORDS, state]:
+        if other == name:
+            continue
+        shutil.copy(run.path / other, run.path / name)
+        sentence = f"{name} was written as {other}, and lies in the place of {name}. Put a copy"
+        with pytest.raises(RunError, match=re.escape(sentence)):
+            read_whole(run)
+        (run.path / name).write_bytes(raw)
+    read_whole(run)
+
+
+def test_a_record_of_a_library_does_not_pass_for_one_of_the_run(runs):
+    run = open_run(runs / "one")
+    shutil.copy(trained_checkpoint(run) / "trainer_state.json", run.path / "status.json")
+    with pytest.raises(RunError, match=r"status\.json is damaged: it has no checksum"):
+        _ = run.status
+
+
+@pytest.mark.parametrize(("source", "target"), itertools.permutations(VISITS, 2))
+def test_visits_of_other_steps_are_a_sentence_for_app_analysis_and_resume(runs, source, target):
+    run = open_run(runs / "one")
+    before = run.visits()
+    shutil.copy(run.path / source, run.path / target)
+    shutil.rmtree(run.path / "checkpoints" / "checkpoint-6")
+    config = TrainConfig(**run.info["config"] | {"runs_dir": str(runs), "resume": True})
+    run.update_info(trained_steps=None)
+    uses = [run.visits, lambda: digest(run), lambda: pooled_visits([run]), lambda: train(config)]
+    for use in uses:
+        with pytest.raises(RunError, match=f"{target} was written as {source}, and lies in"):
+            use()
+    if target == VISITS[2]:  # whose steps are after the checkpoint, and are made again
+        (run.path / target).unlink()
+        pd.testing.assert_frame_equal(train(config).visits(), before)
+
+
+def test_visits_of_other_steps_than_their_name_says_are_a_sentence(runs):
+    """As if they had been written there: their place is right."""
+    run = open_run(runs / "one")
+    write_table(run.path / VISITS[1], pq.read_table(run.path / VISITS[0]))
+    for use in (run.visits, lambda: digest(run)):
+        with pytest.raises(RunError, match=f"{VISITS[1]} holds steps 0 to 1, and not those in its"):
+            use()
+
+
+def test_a_step_twice_is_a_sentence_and_the_beginning_of_a_longer_file_is_not(runs):
+    run = open_run(runs / "one")
+    before = run.visits()
+    table = pq.read_table(run.path / VISITS[1])
+    beginning = run.path / "visits" / "00000002-00000002.parquet"
+    write_table(beginning, table.filter(pa.compute.equal(table["step"], 2)))
+    pd.testing.assert_frame_equal(run.visits(), before)  # a kill while the longer one was cut
+    assert digest(run).visits == len(before)
+    beginning.unlink()
+    again = run.path / "visits" / "00000003-00000003.parquet"
+    write_table(again, table.filter(pa.compute.equal(table["step"], 3)))
+    sentence = rf"{again.name} has visits of step 3, which 00000002-00000003\.parquet has as well"
+    for use in (run.visits, lambda: digest(run)):
+        with pytest.raises(RunError, match=sentence):
+            use()
+    names = ["00000000-00000003.parquet", "00000002-00000005.parquet"]
+    with pytest.raises(RunError, match=r"00000002-00000005\.parquet has visits of step 2, which"):
+        check_spans(run.path, names)
+
+
+def test_checkpoints_of_one_run_exchanged_are_a_sentence(runs):
+    run = open_run(runs / "one")
+    folder = run.path / "checkpoints"
+    (folder / "checkpoint-4").rename(folder / "aside")
+    (folder / "checkpoint-6").rename(folder / "checkpoint-4")
+    (folder / "aside").rename(folder / "checkpoint-6")
+    for use in (last_checkpoint, load_trained):
+        with pytest.raises(RunError, match=r"written as checkpoints/checkpoint-4/.* Delete"):
+            use(run)
+
+
+def test_a_copy_of_a_checkpoint_is_a_model_outside_its_run_and_inside_without_its_list(runs):
+    run = open_run(runs / "one")
+    shutil.copytree(trained_checkpoint(run), runs / "model")
+    load_policy(str(runs / "model"))
+    best = run.path / "best"
+    shutil.copytree(trained_checkpoint(run), best)
+    with pytest.raises(ModelError, match=r"if you copied it here yourself, delete that checksums"):
+        load_policy(str(best))
+    (best / "checksums.json").unlink()
+    load_policy(str(best))
+
+
+def test_files_that_do_not_say_their_place_are_read(runs):
+    """As versions before wrote them: with the run's id alone."""
+    run = open_run(runs / "one")
+    run_id = run.info["run_id"]
+    for name in TABLES:
+        pq.write_table(pq.read_table(run.path / name), run.path / name)
+        seal_parquet(run.path / name, Owner(run_id))
+        assert parquet_seal(run.path / name).owner == Owner(run_id)
+    for name in RECORDS:
+        content = json.loads((run.path / name).read_text())
+        assert content.pop("written_as") == name
+        del content["checksum"]
+        (run.path / name).write_text(sealed_json(json.dumps(content, indent=1)) + "\n")
+    read_whole(run)
+    shutil.copy(run.path / VISITS[0], run.path / VISITS[1])
+    with pytest.raises(RunError, match=f"{VISITS[1]} holds steps 0 to 1, and not those in its"):
+        run.visits()
+
+
+def test_the_place_is_from_the_run_however_one_comes_to_it(runs, tmp_path, monkeypatch):
+    run = open_run(runs / "one")
+    (tmp_path / "link").symlink_to(runs)
+    read_whole(open_run(tmp_path / "link" / "one"))
+    (run.path / "visits").rename(tmp_path / "visits")
+    (run.path / "visits").symlink_to(tmp_path / "visits")  # on a larger disk
+    read_whole(run)
+    monkeypatch.chdir(run.path)
+    read_whole(open_run("."))
+    monkeypatch.chdir(run.path / "generations")
+    read_whole(open_run(".."))
+    os.link(run.path / "metrics.parquet", tmp_path / "metrics.parquet")
+    read_whole(run)
+    odd = run.path / "generations" / "odd\udcff é.json"  # no UTF-8, as a file system may have it
+    write_json(odd, {"rows": 1})
+    assert read_json(odd) == {"rows": 1}
+
+
+def test_lines_of_another_run_are_neither_decisions_nor_verdicts(runs):
+    """A pair has one id in both, and may have its label reversed in one of them alone."""
+    one, other = open_run(runs / "one"), open_run(runs / "other")
+    pair = str(one.pairs()["pair_id"].iloc[0])
+    log = one.path / "decisions" / "decisions.jsonl"
+    decide(one, pair, "flip")
+    (other.path / "decisions").mkdir()
+    shutil.copy(log, other.path / "decisions")
+    for use in (read_decisions, undo):
+        with pytest.raises(RunError, match=r"line 1, is no decision \(it was written in another"):
+            use(other)
+    entry = json.loads(log.read_text())
+    assert entry.pop("run_id") == one.info["run_id"]
+    del entry["checksum"]
+    log.write_text(json.dumps(entry) + "\n")  # as a person, or an older version, leaves it
+    assert read_decisions(one)[pair].decision == "flip"
+    for run in (one, other):
+        (run.path / "blind_check").mkdir()
+    BlindCheck(one.path).add(pair, "left")
+    assert len(BlindCheck(one.path).verdicts()) == 1
+    shutil.copy(one.path / "blind_check" / "verdicts.jsonl", other.path / "blind_check")
+    with pytest.raises(RunError, match=r"line 1, is .* no verdict \(it was written in another run"):
+        BlindCheck(other.path).verdicts()
 
 
 def test_a_run_that_is_renamed_moved_copied_or_resumed_stays_the_same_run(runs, tmp_path):

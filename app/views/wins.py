@@ -30,6 +30,7 @@ from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
+from plc_core.files import RunError
 from plc_core.runs import Run
 
 WIN = Guide(
@@ -186,8 +187,10 @@ def _data_of(run: Run) -> str:
 def _found(root: Path) -> dict[str, dict[str, str]]:
     found = {}
     for summary in training_runs(listed(root)):
-        if summary.problem is None and (summary.path / "judgements").is_dir():
+        if (summary.path / "judgements").is_dir():
             with shown_errors(summary.name):
+                if summary.problem is not None:
+                    raise RunError(summary.problem)
                 if kinds := judgement_files(open_below(root, summary.name)):
                     found[summary.name] = kinds
     return found
