@@ -128,7 +128,7 @@ def load_objective_state(
             "cannot go on. Delete its folder to use an earlier checkpoint."
         )
     check_checkpoint(checkpoint)
-    state = read_json(path)
+    state = read_json(path, sealed=False)  # the list that was checked has its checksum
     try:
         objective.load_state_dict(state["objective"])
         if shadow is not None:
