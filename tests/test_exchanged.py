@@ -134,7 +134,7 @@ def test_a_record_of_a_library_does_not_pass_for_one_of_the_run(runs):
         _ = run.status
 
 
-@pytest.mark.parametrize(("source", "target"), itertools.permutations(VISITS, 2))
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(VISITS, 2)))
 def test_visits_of_other_steps_are_a_sentence_for_app_analysis_and_resume(runs, source, target):
     run = open_run(runs / "one")
     before = run.visits()
