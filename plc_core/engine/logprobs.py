@@ -21,6 +21,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from plc_core.engine.models import ModelError, model_identity
 from plc_core.engine.packing import PairCollator, pair_sizes
+from plc_core.engine.pair_attention import attend_by_pair
 from plc_core.engine.vocabulary import LogitTransform, token_logps
 
 PACKED = "plc_packed"
@@ -290,7 +291,7 @@ def packed_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' interface under a mask of this module.
+    """Attention of transformers' interface under a mask of this module, or under `pair_spans`.
 
     query [R, H, L, D], key and value [R, H', L, D] to [R, L, H, D]; dropout is 0 in this package.
 
@@ -311,6 +312,8 @@ def packed_attention(
             query, key, value, block_mask=attention_mask, scale=scaling,
             kernel_options=_kernel_options(query),
         )  # fmt: skip
+    elif attention_mask.dtype == torch.int64:
+        return attend_by_pair(query, key, value, attention_mask, scaling), None
     else:
         output = scaled_dot_product_attention(
             query, key, value, attention_mask, scale=scaling,

@@ -39,6 +39,7 @@ from plc_core.engine.logprobs import (
 )
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.pair_attention import pair_spans
 from plc_core.engine.reference import in_token_order, with_reference
 from plc_core.engine.tokens import content_keys, tokenize_pairs
 from plc_core.files import (
@@ -64,7 +65,7 @@ _ROWS = 8192
 _POOLS = 2  # last token, mean
 _TOKENS_ON_A_GPU = 24_576
 _TOKENS_ON_A_CPU = 1_024
-"""Of a forward: enough to keep the device busy, and a dense mask small."""
+"""Of a forward: enough to keep the device busy, and on a CPU few enough for its caches."""
 _MOST_READERS = 8  # threads beside each other on a CPU; with more they wait for the interpreter
 
 
@@ -154,6 +155,8 @@ def hidden_differences(
     count = len(decoder.layers)
     layers = sorted({min(count, max(1, round(depth * count))) for depth in depths})
     settings = numerics(model, bf16) | {"layers": layers, "pooling": "last token, mean"}
+    if model.device.type == "cpu":
+        settings["attention"] = "pair by pair"
     folder = cache_dir() / "hidden_states" / content_hash(settings)
     kept = HiddenDifferences(folder, layers, int(model.config.hidden_size))
     keys = content_keys(dataset)
@@ -195,7 +198,9 @@ def read_model(
     collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
     hidden, log_probs = None, None
     if "hidden states" in kinds:
-        hidden = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
+        # Without a mask of the row, one row a forward needs no padding on a CPU.
+        rows = collator if on_gpu else StepCollator(PairCollator(most), _PAIRS_A_PART, most)
+        hidden = hidden_differences(tokens.dataset, policy, rows, bf16, progress)
     if "likelihood" in kinds:
         known, _ = with_reference(tokens.dataset, policy, cache_dir(), collator, bf16, progress)
         sides = [known[f"reference_{side}"][:] for side in ("chosen", "rejected")]
@@ -278,9 +283,10 @@ def _differences(
     with autocast(model.device, bf16):
         kind = attention_kind(model)
         padded = whole_blocks(batch) if kind == "flex" else batch
+        on_cpu = model.device.type == "cpu"
         decoder(
             input_ids=padded["input_ids"],
-            attention_mask=attention_mask(padded, kind),
+            attention_mask=pair_spans(batch) if on_cpu else attention_mask(padded, kind),
             position_ids=padded["position_ids"],
             use_cache=False,
         )
