@@ -107,7 +107,6 @@ def main() -> None:
             lambda _: shown(f"/?run={options.run}", "How noisy are the data?"),
             1,
         )
-        report("runs", lambda _: shown(f"/runs?run={options.run}", "Curves"))
         report(
             "routing, its visits not read yet: what is known",
             lambda _: shown(f"/routing?run={options.run}", "for the first time"),
@@ -118,6 +117,7 @@ def main() -> None:
             lambda _: expect(page.get_by_text("Correction by phase")).to_be_visible(),
             1,
         )
+        report("runs", lambda _: shown(f"/runs?run={options.run}", "Curves"))
         report(
             "routing, by its address",
             lambda _: shown(f"/routing?run={options.run}", "Correction by phase"),
