@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import re
-import sys
 from html import escape
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from notebooks.audit_command import plc_command
 from notebooks.training_report import STYLE, pair_card
-from plc_core.batch.jobs import run_jobs
-from plc_core.data import DATASETS
-from plc_core.data.world import WORLD
 from plc_core.engine.sources import source_of
-from plc_core.files import checkout, project_path, resource
 from plc_core.label_audit.audit import Audit, audit
 from plc_core.label_audit.cleaning import POLICIES
 from plc_core.label_audit.config import AuditConfig
-from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
-from plc_core.parameters import load_yaml
+from plc_core.label_audit.folder import KIND, save_audit
 from plc_core.progress import Progress
-from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.runs import Run, create_run, resolve
 
 
 def audited(config: AuditConfig) -> tuple[Run, Audit]:
@@ -99,7 +91,7 @@ def agreement_by_margin(found: Audit, bins: int = 12) -> pd.DataFrame:
 
 def next_steps(run: Run, config: AuditConfig) -> str:
     """What to do with the audit, as HTML with commands."""
-    plc = _command()
+    plc = plc_command()
     policy = config.policy or "weight"
     cleaned = config.export_file if config.policy is not None else "cleaned.jsonl"
     with_priors = {
@@ -129,83 +121,3 @@ def next_steps(run: Run, config: AuditConfig) -> str:
         f"<pre>{plc} train my-run.yaml -p data {escape(str(cleaned))}"
         f"{with_priors.get(policy, '')}</pre></li></ol>"
     )
-
-
-def run_audit(given: argparse.Namespace) -> int:
-    """The command `plc audit`: run the notebook, then say in the terminal what was found.
-
-    A relative FILE starts where the command was given, as people expect of a file on a command.
-    """
-    data = given.file
-    if data not in DATASETS and data != WORLD:
-        data = str(Path(data).expanduser().absolute())
-    export = None if given.export is None else str(Path(given.export).absolute())
-    runs = project_path(given.runs)
-    name = given.name or _free_name(f"audit-{_stem(given.file)}", runs)
-    chosen = {
-        "data": data,
-        "model": given.model if given.model is None else _model(given.model),
-        "policy": given.policy or ("flip" if export else None),
-        "export": export,
-        "noise_by": given.by,
-        "run": given.run,
-        "name": name,
-        "runs_dir": str(runs),
-    }
-    parameters = {key: value for key, value in chosen.items() if value is not None}
-    parameters |= {key: load_yaml(value) for key, value in given.p}
-    errors = run_jobs(resource("notebooks") / "audit.ipynb", [parameters])
-    for error in errors:
-        sys.stderr.write(f"{error}\n")
-    if errors:
-        return 1
-    runs = project_path(parameters["runs_dir"])
-    run = open_run(resolve(runs, parameters["name"]))
-    folder, config = AuditFolder(run), AuditConfig.model_validate(run.info["config"])
-    lines = [*folder.said["sentences"], *_left_out(run)]
-    for column in config.noise_by:
-        for row in folder.noise_by(column).to_dict("records"):
-            rate = "not known" if np.isnan(row["rate"]) else f"{row['rate']:.0%}"
-            interval = "" if np.isnan(row["low"]) else f" [{row['low']:.0%}, {row['high']:.0%}]"
-            lines.append(f"  {column} {row['group']}: {rate}{interval}, {row['pairs']:,} pairs")
-    lines.append("")
-    lines += [
-        f"Report:     {run.path / 'report.html'}",
-        f"Every pair: {run.path / 'audit.parquet'}",
-    ]
-    if config.policy is not None:
-        lines.append(f"Cleaned:    {config.export_file}")
-    lines.append(f"Inspector:  {_command()} app --runs {runs}")
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
-
-
-def _left_out(run: Run) -> list[str]:
-    """A line on the rows that are no pairs of the audit, by rule; none where every row is one."""
-    findings = run.findings()
-    counts = findings.loc[findings["action"] == "drop", "rule"].value_counts()
-    if counts.empty:
-        return []
-    by_rule = ", ".join(f"{rule} {count:,}" for rule, count in counts.items())
-    return [f"{counts.sum():,} of {run.info['data']['rows_read']:,} rows left out: {by_rule}."]
-
-
-def _command() -> str:
-    """How `plc` is called here."""
-    return ".venv/bin/plc" if checkout() is not None else "plc"
-
-
-def _stem(file: str) -> str:
-    stem = Path(file).name.split(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]", "-", stem) or "pairs"
-
-
-def _model(model: str) -> str:
-    """A model's folder where the command was given; a name as it is."""
-    return str(Path(model).absolute()) if Path(model).is_dir() else model
-
-
-def _free_name(wanted: str, runs: Path) -> str:
-    """`wanted`, or with a number where a run of that name is there."""
-    names = (wanted, *(f"{wanted}-{number}" for number in range(2, 10_000)))
-    return next(name for name in names if not resolve(runs, name).exists())

@@ -91,7 +91,7 @@ def audit(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     given = parser.parse_args(arguments)
     importable()
-    from notebooks.audit_report import run_audit  # loads the libraries, after --help
+    from notebooks.audit_command import run_audit  # loads libraries, after --help
 
     return run_audit(given)
 
