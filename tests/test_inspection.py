@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from figures.routing import cartography, ternary
 from figures.routing_over_time import phases_of
-from inspection import queries, text_search
+from inspection import pair_table, queries, text_search
 from inspection.aggregate import STEP_CELLS, VALUE_CELLS, Counts
 from inspection.database import query
 from inspection.digest import Digest, digest, kept, newest, unread
@@ -36,7 +36,7 @@ from recipe_curves import TEMPERATURES, WARMUP, recipe_curve
 
 from plc_core.analysis import audit
 from plc_core.analysis.noise import P_FLIP_FROM
-from plc_core.data.votes import vote_group
+from plc_core.data.votes import VOTES, vote_group
 from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
 from tests.fake_run import still_training, write_fake_run
@@ -612,3 +612,7 @@ def test_the_prompt_of_an_answer_is_its_conversation_where_it_has_one() -> None:
     assert prompt_of({"prompt": "last", "conversation": "[half"}) == "[half"
     assert prompt_of({"conversation": "3"}) == "3"
     assert prompt_of({}) is None
+
+
+def test_the_votes_that_the_inspector_counts_are_those_of_the_data() -> None:
+    assert set(pair_table._VOTES) == set(VOTES)

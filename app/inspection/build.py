@@ -6,6 +6,7 @@ Where an earlier digest has read the first of the files, it is gone on from ther
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ from plc_core.runs.visit_files import check_steps
 logger = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 400
+ROWS, ROW = "rows.i32", np.dtype("<i4")
+"""A file of a digest, and the type of its numbers: the place of each visit's pair."""
 Told = Callable[[int, int], None]
 
 
@@ -40,17 +43,27 @@ def make(files: RunFiles, earlier: Sequence[Path], folder: Path, tell: Told) -> 
         RunError: where a file of the run cannot be read, or lacks a column.
     """
     pairs = pair_table(files)
-    places = Places(pairs["pair_id"].to_numpy(zero_copy_only=False), pairs["hash"].to_numpy())
-    tally, visited, rows = _continued(files, earlier, len(pairs)) or (Tally(len(pairs)), [], [])
+    places = Places(pairs["pair_id"], pairs["hash"].to_numpy())
+    pairs = pairs.drop_columns("hash")
+    rows = folder / ROWS
+    tally, visited = _continued(files, earlier, len(pairs), rows) or (Tally(len(pairs)), [])
     todo = files.visits[len(visited) :]
     parts = [todo[i : i + _FILES_AT_ONCE] for i in range(0, len(todo), _FILES_AT_ONCE)]
-    for number, (part, (visits, counts)) in enumerate(_ahead(files, parts)):
-        tell(number * _FILES_AT_ONCE, len(todo))
-        found = places.of(visits)
-        tally.add(found, visits)
-        rows.append(found.astype(np.int32))
-        visited += [(*stamp, count) for stamp, count in zip(part, counts, strict=True)]
-    _write(folder, pairs.drop_columns("hash"), tally, rows, visited)
+    with rows.open("ab") as written:  # as they come: all of them would take much memory
+        for number, (part, (visits, counts)) in enumerate(_ahead(files, parts)):
+            tell(number * _FILES_AT_ONCE, len(todo))
+            found = places.of(visits)
+            tally.add(found, visits)
+            written.write(found.astype(ROW).data)
+            visited += [(*stamp, count) for stamp, count in zip(part, counts, strict=True)]
+    del places
+    _write(folder, pairs, tally, visited)
+
+
+def saved_rows(folder: Path) -> NDArray[np.int32]:
+    """[visits], the place of each visit's pair among the pairs, mapped from disk."""
+    path = folder / ROWS
+    return np.memmap(path, ROW, "r") if path.stat().st_size else np.zeros(0, ROW)
 
 
 def saved_counts(folder: Path, measure: str) -> Counts:
@@ -110,9 +123,12 @@ def _visits(files: RunFiles, part: tuple[Stamp, ...]) -> tuple[dict[str, NDArray
 
 
 def _continued(
-    files: RunFiles, earlier: Sequence[Path], size: int
-) -> tuple[Tally, list[tuple[str, int, int, int]], list[NDArray]] | None:
-    """The tally of an earlier digest whose files are the first of today's; None without one."""
+    files: RunFiles, earlier: Sequence[Path], size: int, rows: Path
+) -> tuple[Tally, list[tuple[str, int, int, int]]] | None:
+    """The tally of an earlier digest whose files are the first of today's; None without one.
+
+    Its rows are copied to the file `rows`.
+    """
     for made in earlier:
         stamps = [tuple(entry) for entry in read_json(made / "digest.json")["stamps"]]
         read = tuple((name, size, time) for name, size, time, _ in stamps)
@@ -127,7 +143,8 @@ def _continued(
         dense = steps.reindex(range(int(steps.index.max()) + 1), fill_value=0.0)
         tally.steps = {str(name): dense[name].to_numpy().copy() for name in dense}
         tally.counts = {name: saved_counts(made, name) for name in MEASURES}
-        return tally, stamps, [np.load(made / "rows.npy")]
+        shutil.copyfile(made / ROWS, rows)
+        return tally, stamps
     return None
 
 
@@ -135,7 +152,6 @@ def _write(
     folder: Path,
     pairs: pa.Table,
     tally: Tally,
-    rows: list[NDArray],
     visited: list[tuple[str, int, int, int]],
 ) -> None:
     for name, column in tally.pair_columns().items():
@@ -165,7 +181,6 @@ def _write(
         writer.write_table(pairs)
     steps = pa.Table.from_pandas(tally.step_columns(), preserve_index=False)
     pq.write_table(steps, folder / "steps.parquet")
-    np.save(folder / "rows.npy", np.concatenate(rows) if rows else np.zeros(0, np.int32))
     arrays: dict[str, Any] = {}
     for name, counts in tally.counts.items():
         arrays |= {name: counts.table, f"{name}_bounds": [counts.low, counts.high, counts.width]}

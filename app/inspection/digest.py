@@ -20,14 +20,14 @@ import pandas as pd
 import pyarrow as pa
 
 from inspection.aggregate import Counts
-from inspection.build import Told, make, saved_counts
+from inspection.build import Told, make, saved_counts, saved_rows
 from inspection.database import frame
 from inspection.run_files import RunFiles, run_files
 from plc_core.files import cache_dir, read_json
 from plc_core.runs import Run
 from plc_core.storage import MANIFEST, cached_folder, is_whole
 
-VERSION = 5
+VERSION = 6
 KEPT_RUNS = 12
 """Digests of so many runs stay in the cache; those used longest ago go first."""
 
@@ -77,8 +77,7 @@ class Digest:
 
     def places(self, row: int) -> list[tuple[str, int]]:
         """Where the visits of the pair in `row` are: the file, and the place in it."""
-        rows = np.load(self.folder / "rows.npy", mmap_mode="r")
-        found = np.flatnonzero(rows == row)
+        found = np.flatnonzero(saved_rows(self.folder) == row)
         ends = np.cumsum([count for _, count in self.visited])
         files = np.searchsorted(ends, found, side="right")
         starts = ends - [count for _, count in self.visited]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -23,7 +24,9 @@ _KNOWN = {
     "score_rejected": "DOUBLE",
 }
 
-# The rule of `plc_core.data.votes.vote_group`; columns named before are known to those after.
+# `plc_core.data.votes` itself would load the libraries of data, a second and 100 MB.
+_VOTES = ("chosen", "rejected", "tie")
+# The rule of its `vote_group`; columns named before are known to those after.
 _VOTE_GROUP = (
     "CASE WHEN votes IS NULL OR len(votes) < 2 THEN NULL "
     "WHEN len(votes) IN (votes_chosen, votes_rejected) THEN 'unanimous' "
@@ -38,8 +41,6 @@ def pair_table(files: RunFiles) -> pa.Table:
     Raises:
         RunError: where there is no pair_id, or the file cannot be read.
     """
-    from plc_core.data.votes import VOTES  # takes a second, and the first page needs no pairs
-
     path = str(files.folder / files.pairs[0])
     described = frame("DESCRIBE SELECT * FROM read_parquet($1)", [path])
     types = dict(zip(described["column_name"], described["column_type"], strict=True))
@@ -55,9 +56,9 @@ def pair_table(files: RunFiles) -> pa.Table:
     if types.get("marks") == "VARCHAR[]":
         chosen.append("marks")
     if types.get("votes") == "VARCHAR[]":
-        chosen += [f"len(list_filter(votes, lambda x: x = '{v}')) AS votes_{v}" for v in VOTES]
+        chosen += [f"len(list_filter(votes, lambda x: x = '{v}')) AS votes_{v}" for v in _VOTES]
         chosen.append(f"{_VOTE_GROUP} AS vote_group")
-    taken = {"row", "pair_id", "hash", "score_gap", "vote_group", *(f"votes_{v}" for v in VOTES)}
+    taken = {"row", "pair_id", "hash", "score_gap", "vote_group", *(f"votes_{v}" for v in _VOTES)}
     taken |= {*_KNOWN, *TEXT_COLUMNS, *Tally(0).pair_columns()}
     numeric = ("DOUBLE", "FLOAT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BOOLEAN")
     # The database tells no "Z" from "z".
@@ -73,12 +74,13 @@ def pair_table(files: RunFiles) -> pa.Table:
 class Places:
     """The place of each pair id among the pairs, found by a 64-bit hash of it."""
 
-    def __init__(self, ids: NDArray, hashes: NDArray) -> None:
+    def __init__(self, ids: pa.ChunkedArray, hashes: NDArray) -> None:
         self.index = pd.Index(hashes)
         if not self.index.is_unique:
-            twice = ids[self.index.duplicated()]
+            twice = np.flatnonzero(self.index.duplicated())
             raise RunError(
-                f"pairs.parquet has {len(twice):,} repeated ids, the first {twice[0]!r}."
+                f"pairs.parquet has {len(twice):,} repeated ids, the first "
+                f"{ids[int(twice[0])].as_py()!r}."
             )
 
     def of(self, visits: dict[str, NDArray]) -> NDArray:
