@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 from scipy.stats import t as student
 
-_RATES = np.arange(0.0, 0.5, 0.01)
+RATES = np.arange(0.0, 0.5, 0.01)
 _SCALES = np.geomspace(0.1, 16, 33)
-_TAILS = (np.inf, 8.0, 3.0, 1.0)
+TAILS = (np.inf, 8.0, 3.0, 1.0)
 """Degrees of freedom of the link: the logistic one, and Student's, whose tails level off later."""
 WITH_HIDDEN_STATES = (1.15, 0.4)
 WITHOUT = (0.5, 1.0)
@@ -148,7 +148,8 @@ class FlipModel:
     ) -> None:
         self._spread = float(np.sqrt(np.mean(margins**2))) or 1.0
         self._pairs = len(margins)
-        self._agree = np.stack([_link(tails) for tails in _TAILS])  # [links, scales, grid]
+        scaled = np.outer(_SCALES, _GRID)
+        self._agree = np.stack([link(scaled, tails) for tails in TAILS])  # [links, scales, grid]
         log_likelihood = self._log_likelihood(margins)
         self._weights = _normalised(log_likelihood + _scale_prior(reliability, scale))
 
@@ -165,10 +166,10 @@ class FlipModel:
             weights, pairs = _normalised(inside).sum((1, 2)), len(margins)
         below = np.cumsum(weights)
         low, high = (
-            float(_RATES[min(int(np.searchsorted(below, level)), len(_RATES) - 1)])
+            float(RATES[min(int(np.searchsorted(below, level)), len(RATES) - 1)])
             for level in ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2)
         )
-        rate = float(weights @ _RATES)
+        rate = float(weights @ RATES)
         return NoiseRate(rate if high - low < _WIDE else None, low, high, pairs)
 
     def checked(self, margins: NDArray[np.float64], reversed_: NDArray[np.float64]) -> FlipModel:
@@ -182,7 +183,7 @@ class FlipModel:
         place = self._places(margins)
         agree = self._agree[..., place]  # [links, scales, checked]
         found = np.zeros_like(self._weights)
-        for row, rate in enumerate(_RATES):
+        for row, rate in enumerate(RATES):
             share = rate * (1 - agree)
             flip = np.clip(share / np.maximum(share + (1 - rate) * agree, 1e-300), 1e-6, 1 - 1e-6)
             found[row] = (reversed_ * np.log(flip) + (1 - reversed_) * np.log1p(-flip)).sum(-1)
@@ -192,7 +193,7 @@ class FlipModel:
 
     def p_flip(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
         """[pairs] probabilities that a label is reversed, given its evidence."""
-        rates = _RATES[:, None, None, None]
+        rates = RATES[:, None, None, None]
         share = rates * (1 - self._agree)
         reversed_share = share / np.maximum(share + (1 - rates) * self._agree, 1e-300)
         on_grid = np.einsum("rls,rlsg->g", self._weights, reversed_share)
@@ -206,7 +207,7 @@ class FlipModel:
         return np.stack(
             [
                 np.log(np.maximum(rate + (1 - 2 * rate) * agree, 1e-300)) @ counts[used]
-                for rate in _RATES
+                for rate in RATES
             ]
         )
 
@@ -219,17 +220,21 @@ _GRID = np.sinh(np.linspace(-3, 3, _BINS + 1))
 """Margins per root mean square, dense around 0 and wide enough for any."""
 
 
-def _link(tails: float) -> NDArray[np.float64]:
-    """[scales, grid] probabilities that a label without noise agrees."""
-    at = _SCALES[:, None] * _GRID
-    return expit(at) if np.isinf(tails) else student.cdf(at, tails)
+def link(scaled: NDArray[np.float64], tails: float) -> NDArray[np.float64]:
+    """[…] probabilities that a label without noise agrees, at margins times their scale."""
+    return expit(scaled) if np.isinf(tails) else student.cdf(scaled, tails)
+
+
+def slope(tails: float) -> float:
+    """Of the link at 0."""
+    return 0.25 if np.isinf(tails) else float(student.pdf(0, tails))
 
 
 def _scale_prior(reliability: float, scale: tuple[float, float]) -> NDArray[np.float64]:
     """[links, scales] log density of the scale, the same for all links by their slope at 0."""
     expected = scale[0] * np.sqrt(max(reliability, _LEAST_RELIABILITY))
-    slopes = [0.25 if np.isinf(tails) else float(student.pdf(0, tails)) for tails in _TAILS]
-    scales = np.log(np.outer(slopes, _SCALES) / 0.25 / expected)
+    slopes = np.array([slope(tails) for tails in TAILS]) / slope(np.inf)
+    scales = np.log(np.outer(slopes, _SCALES) / expected)
     density: NDArray[np.float64] = -((scales / scale[1]) ** 2) / 2
     return density
 
