@@ -1,6 +1,7 @@
 """Log-probabilities of the responses of a packed batch, and who sees whom in its rows.
 
-The mask is dense for sdpa and of blocks for flex_attention.
+By the kind of attention, the mask is dense ("sdpa"), of blocks ("flex"), or the spans of the pairs,
+of which each then attends by itself ("pair by pair").
 """
 
 from __future__ import annotations
@@ -27,19 +28,26 @@ from plc_core.engine.vocabulary import LogitTransform, token_logps
 PACKED = "plc_packed"
 """The attention of packed rows among transformers' implementations."""
 
+LONG_ROWS = 512
+"""Tokens of a row from which on a CPU attends pair by pair."""
+
 BLOCK = 128
 _SMALLEST = 16  # head of flex_attention's kernels
+_SPAN = 5  # numbers that say where a pair lies
 
 
-def pair_logps(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def pair_logps(
+    model: nn.Module, batch: Mapping[str, Tensor], row_tokens: int = 0
+) -> tuple[Tensor, Tensor]:
     """log pi(chosen | prompt) and log pi(rejected | prompt), token sums: [B] each, >= fp32, nats.
 
     Args:
         model: a Hugging Face decoder, possibly with adapters or wrapped for training.
         batch: of a `PairCollator`, on the model's device.
+        row_tokens: of that collator, where `attention_kind` is to follow it.
     """
     language_model = _language_model(model)
-    kind = attention_kind(language_model)
+    kind = attention_kind(language_model, row_tokens)
     if kind == "flex":
         batch = whole_blocks(batch)
     with _scoring(language_model, batch):
@@ -82,11 +90,11 @@ def autocast(device: torch.device, enabled: bool) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
-def numerics(model: PreTrainedModel, bf16: bool) -> dict[str, str]:
+def numerics(model: PreTrainedModel, bf16: bool, row_tokens: int = 0) -> dict[str, str]:
     """What decides the numbers of a packed forward, as caches are named by: the model's hash,
-    precision and attention."""
+    precision and attention in rows of so many tokens."""
     with autocast(model.device, bf16):
-        attention = attention_kind(model)
+        attention = attention_kind(model, row_tokens)
     return {
         "model": model_identity(model),
         "precision": f"{model.dtype} with bfloat16 autocast" if bf16 else str(model.dtype),
@@ -95,8 +103,13 @@ def numerics(model: PreTrainedModel, bf16: bool) -> dict[str, str]:
 
 
 @torch.no_grad()
-def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> float:
+def verify_packing(
+    model: PreTrainedModel, tokens: Dataset, bf16: bool, row_tokens: int = 0
+) -> float:
     """Compare the longest pair, packed beside the shortest, with forwards of single sequences.
+
+    Args:
+        row_tokens: of the rows that are to be trained on or read, which decide the attention.
 
     Returns:
         Seconds a token that the packed forward took, which mean little on a GPU.
@@ -114,7 +127,8 @@ def verify_packing(model: PreTrainedModel, tokens: Dataset, bf16: bool) -> float
     with autocast(model.device, bf16):
         batch = PairCollator(int(sizes[places].sum()))(rows)
         started = time.perf_counter()
-        packed = torch.stack(pair_logps(model, {k: v.to(model.device) for k, v in batch.items()}))
+        on_device = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        packed = torch.stack(pair_logps(model, on_device, row_tokens))
         seconds = time.perf_counter() - started
         plain = torch.tensor(
             [[_plain_logp(model, r["prompt_ids"], r[side]) for r in rows] for side in names[1:]]
@@ -205,8 +219,9 @@ def _instead(module: nn.Module, forward: Callable[..., Tensor]) -> Iterator[None
 # ---- attention ----------------------------------------------------------------------------------
 
 
-def attention_kind(model: PreTrainedModel) -> str:
-    """ "flex" where a GPU computes in 16 bits; else "sdpa", which is exact and runs everywhere.
+def attention_kind(model: PreTrainedModel, row_tokens: int = 0) -> str:
+    """ "flex" where a GPU computes in 16 bits, "pair by pair" on a CPU in rows of `LONG_ROWS` or
+    more; else "sdpa". The last two are exact.
 
     flex_attention's cost follows the blocks that are seen rather than the square of a row. In
     fp32 its gradients of queries and keys were off by 1e-2 (H100, torch 2.11).
@@ -216,6 +231,8 @@ def attention_kind(model: PreTrainedModel) -> str:
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if device == "cpu" and row_tokens >= LONG_ROWS:
+        return "pair by pair"
     return "flex" if device == "cuda" and dtype.itemsize == 2 and head >= _SMALLEST else "sdpa"
 
 
@@ -232,7 +249,13 @@ def whole_blocks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def attention_mask(batch: Mapping[str, Tensor], kind: str) -> Tensor | BlockMask:
-    """The mask of a `PairCollator`'s batch, for `packed_attention`."""
+    """The mask of a `PairCollator`'s batch, for `packed_attention`.
+
+    Pair by pair it is the batch's `spans`, int64 [1, 1, B, 5]: transformers hands on as it is what
+    has four dimensions, and `packed_attention` tells it from a dense one, which is boolean.
+    """
+    if kind == "pair by pair":
+        return batch["spans"][None, None]
     spans = batch["begin"], batch["gap_from"], batch["gap_to"]
     return block_mask(*spans) if kind == "flex" else dense_mask(*spans)
 
@@ -291,12 +314,13 @@ def packed_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' interface under a mask of this module, or under `pair_spans`.
+    """Attention of transformers' interface under an `attention_mask` of this module.
 
     query [R, H, L, D], key and value [R, H', L, D] to [R, L, H, D]; dropout is 0 in this package.
 
     Raises:
-        ModelError: for a model that does more to its scores than a mask can say.
+        ModelError: for a model that does more to its scores than a mask can say, or hands on
+            another mask than it was given.
     """
     if softcap is not None or others.get("s_aux") is not None:
         raise ModelError(
@@ -312,8 +336,14 @@ def packed_attention(
             query, key, value, block_mask=attention_mask, scale=scaling,
             kernel_options=_kernel_options(query),
         )  # fmt: skip
-    elif attention_mask.dtype == torch.int64:
-        return attend_by_pair(query, key, value, attention_mask, scaling), None
+    elif attention_mask.dtype == torch.int64 and attention_mask.shape[-1] == _SPAN:
+        return attend_by_pair(query, key, value, attention_mask[0, 0], scaling), None
+    elif attention_mask.shape[-2:] != (query.shape[2], key.shape[2]):
+        raise ModelError(
+            f"{type(module).__name__} cannot be trained on packed rows: it was handed another mask "
+            f"than its model was given, {attention_mask.dtype} {list(attention_mask.shape)}. Use "
+            "another model."
+        )
     else:
         output = scaled_dot_product_attention(
             query, key, value, attention_mask, scale=scaling,

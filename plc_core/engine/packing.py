@@ -33,16 +33,22 @@ class PairCollator:
         predict_row, predict_column [N]     where each response token is predicted from
         targets                     [N]     the response tokens, pair by pair, chosen first
         lengths                     [2B]    their counts, in the same order
+        spans                       [B, 5]  the pair's row, and where in it the pair, its chosen and
+                                            its rejected response begin and the pair ends
         distinct                    [B]     whether the two responses differ in their tokens
         index                       [B]     the pair's row in the data set
         reference                   [B, 2]  log-probs under the reference, where the rows have them
         told                        [B, 2]  p_flip and p_tie, where the rows have them; NaN: unknown
 
     A token sees those from `begin` to itself without the gap; padding sees itself. A side without
-    tokens has log-prob 0; that is how single responses are scored.
+    tokens has log-prob 0; that is how single responses are scored. A prompt has a token, which
+    predicts the first of both responses.
 
     Args:
         row_tokens: length of a row to fill; a longer pair gets rows of its own length.
+
+    Raises:
+        ValueError: called with a pair without prompt tokens.
     """
 
     def __init__(self, row_tokens: int) -> None:
@@ -50,6 +56,8 @@ class PairCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         ids = [[np.asarray(row[name], dtype=np.int64) for name in _IDS] for row in rows]
+        if not all(len(prompt) for prompt, *_ in ids):
+            raise ValueError("A pair has no prompt tokens: nothing predicts its responses' first.")
         sizes = [sum(map(len, parts)) for parts in ids]
         bins = balanced_bins(sizes, max(self.row_tokens, *sizes))
         length = max(sum(sizes[i] for i in members) for members in bins)
@@ -58,7 +66,8 @@ class PairCollator:
         position_ids = np.zeros(shape, dtype=np.int64)
         begin = np.tile(np.arange(length), (len(bins), 1))  # padding's view: itself alone
         gap = np.zeros((2, *shape), dtype=np.int64)
-        places: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        spans = np.zeros((len(rows), 5), dtype=np.int64)
+        columns: dict[int, NDArray[np.int64]] = {}
         for number, members in enumerate(bins):
             start = 0
             for i in members:
@@ -70,21 +79,21 @@ class PairCollator:
                 begin[number, start:end] = start
                 gap[:, number, behind:end] = [[middle], [behind]]
                 # The prompt's last token predicts the first token of both responses.
-                columns = np.arange(middle - 1, end - 1)
-                columns[c : c + 1] = middle - 1
-                places[i] = (number, columns)
+                columns[i] = np.arange(middle - 1, end - 1)
+                columns[i][c : c + 1] = middle - 1
+                spans[i] = number, start, middle, behind, end
                 start = end
-        in_order = [places[i] for i in range(len(rows))]
         arrays = {
             "input_ids": input_ids,
             "position_ids": position_ids,
             "begin": begin,
             "gap_from": gap[0],
             "gap_to": gap[1],
-            "predict_row": np.concatenate([np.full(len(c), row) for row, c in in_order]),
-            "predict_column": np.concatenate([columns for _, columns in in_order]),
+            "predict_row": np.repeat(spans[:, 0], spans[:, 4] - spans[:, 2]),
+            "predict_column": np.concatenate([columns[i] for i in range(len(rows))]),
             "targets": np.concatenate([x for _, *sides in ids for x in sides]),
             "lengths": np.array([len(x) for _, *sides in ids for x in sides]),
+            "spans": spans,
         }
         arrays["distinct"] = np.array([not np.array_equal(c, r) for _, c, r in ids])
         if "index" in rows[0]:

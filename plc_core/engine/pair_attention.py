@@ -7,47 +7,50 @@ diagonal, and its rejected answer is a second one, of the prompt's keys and its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 
-def pair_spans(batch: Mapping[str, Tensor]) -> Tensor:
-    """[1, 1, B, 5] of a `PairCollator`'s batch: each pair's row, and where in it the pair, its
-    chosen and its rejected answer begin and the pair ends.
-
-    Four dimensions and int64: transformers hands such a mask on as it is, and `packed_attention`
-    tells it from the others, which are boolean.
-    """
-    chosen, rejected = batch["lengths"].view(-1, 2).unbind(1)
-    first = batch["lengths"].cumsum(0)[1::2] - chosen - rejected
-    # A pair's first response token is predicted by its prompt's last one.
-    row, last = batch["predict_row"][first], batch["predict_column"][first]
-    start, middle = batch["begin"][row, last], last + 1
-    behind = middle + chosen
-    return torch.stack((row, start, middle, behind, behind + rejected), 1)[None, None]
-
-
 def attend_by_pair(
     query: Tensor, key: Tensor, value: Tensor, spans: Tensor, scaling: float | None
 ) -> Tensor:
-    """query [R, H, L, D], key and value [R, H', L, D] to [R, L, H, D]; 0 for padding."""
-    rows, heads, length, _ = query.shape
-    output = query.new_zeros(rows, length, heads, value.shape[-1])
-    by_head = output.transpose(1, 2)
-    grouped = heads != key.shape[1]
-    for row, start, middle, behind, end in spans[0, 0].tolist():
-        q, k, v = (x[row : row + 1] for x in (query, key, value))
-        by_head[row, :, start:behind] = scaled_dot_product_attention(
-            q[:, :, start:behind], k[:, :, start:behind], v[:, :, start:behind],
-            is_causal=True, scale=scaling, enable_gqa=grouped,
-        )[0]  # fmt: skip
-        prompt, own = middle - start, end - behind
-        keys, values = (torch.cat((x[:, :, start:middle], x[:, :, behind:end]), 2) for x in (k, v))
-        seen = torch.ones(own, prompt + own, dtype=torch.bool, device=q.device).tril(prompt)
-        by_head[row, :, behind:end] = scaled_dot_product_attention(
-            q[:, :, behind:end], keys, values, seen, scale=scaling, enable_gqa=grouped
-        )[0]
-    return output
+    """query [R, H, L, D], key and value [R, H', L, D] to [R, L, H, D]; 0 for padding.
+
+    Args:
+        spans: [B, 5] of a `PairCollator`'s batch, whose pairs fill every row from its start.
+    """
+    of_row: list[list[list[int]]] = [[] for _ in query]
+    for row, *places in spans.tolist():
+        of_row[row].append(places)
+    rows = []
+    # Split and joined as a whole: writing pair by pair into one tensor would have the backward
+    # copy its gradient once a pair.
+    for places, *states in zip(of_row, query, key, value, strict=True):
+        sizes = [n for start, _, behind, end in places for n in (behind - start, end - behind)]
+        sizes.append(query.shape[2] - sum(sizes))  # padding
+        queries, keys, values = (state.split(sizes, 1) for state in states)
+        parts = []
+        for number, (start, middle, behind, end) in enumerate(places):
+            first, second = 2 * number, 2 * number + 1
+            prompt, own = middle - start, end - behind
+            parts.append(_attend(queries[first], keys[first], values[first], None, scaling))
+            if not own:
+                continue
+            k, v = (torch.cat((x[first][:, :prompt], x[second]), 1) for x in (keys, values))
+            seen = torch.ones(own, prompt + own, dtype=torch.bool, device=k.device).tril(prompt)
+            parts.append(_attend(queries[second], k, v, seen, scaling))
+        parts.append(parts[0].new_zeros(sizes[-1], *parts[0].shape[1:]))
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, scaling: float | None
+) -> Tensor:
+    # [H, l, D] to [l, H, D], causal where no mask is given. The library's fast path wants a batch.
+    attended = scaled_dot_product_attention(
+        query[None], key[None], value[None], seen, is_causal=seen is None, scale=scaling,
+        enable_gqa=query.shape[0] != key.shape[0],
+    )  # fmt: skip
+    return attended[0].transpose(0, 1)

@@ -39,7 +39,6 @@ from plc_core.engine.logprobs import (
 )
 from plc_core.engine.models import compile_layers, load_policy
 from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
-from plc_core.engine.pair_attention import pair_spans
 from plc_core.engine.reference import in_token_order, with_reference
 from plc_core.engine.tokens import content_keys, tokenize_pairs
 from plc_core.files import (
@@ -141,7 +140,7 @@ def hidden_differences(
     """The hidden-state differences of tokenised pairs by layer, from the cache or computed now.
 
     Args:
-        dataset: of `tokenize_pairs`.
+        dataset: of `tokenize_pairs`, whose answers all have a token.
         model: frozen, on its device.
         collator: of forwards.
         bf16: forwards in bfloat16 by autocast.
@@ -150,13 +149,16 @@ def hidden_differences(
     Raises:
         RunError: where states are not finite, or the cache cannot be written.
         ModelError: where packed rows change what the model computes.
+        ValueError: where an answer has no tokens, and so no state.
     """
+    if not response_lengths(dataset).all():
+        raise ValueError("An answer without tokens has no hidden state.")
     decoder: Any = model.get_decoder()
     count = len(decoder.layers)
     layers = sorted({min(count, max(1, round(depth * count))) for depth in depths})
-    settings = numerics(model, bf16) | {"layers": layers, "pooling": "last token, mean"}
-    if model.device.type == "cpu":
-        settings["attention"] = "pair by pair"
+    row_tokens = collator.collator.row_tokens
+    computed = numerics(model, bf16, row_tokens)
+    settings = computed | {"layers": layers, "pooling": "last token, mean"}
     folder = cache_dir() / "hidden_states" / content_hash(settings)
     kept = HiddenDifferences(folder, layers, int(model.config.hidden_size))
     keys = content_keys(dataset)
@@ -167,7 +169,7 @@ def hidden_differences(
             write_json(said, settings)
         missing = {key: place for place, key in enumerate(keys) if key not in kept}
         if missing:
-            verify_packing(model, dataset, bf16)
+            verify_packing(model, dataset, bf16, row_tokens)
             if model.device.type == "cuda":
                 compile_layers(model)
             rows = dataset.select(missing.values())
@@ -195,12 +197,10 @@ def read_model(
     tokens = tokenize_pairs(pairs, tokenizer, max_length, {}, progress)
     room = _TOKENS_ON_A_GPU if on_gpu else _TOKENS_ON_A_CPU
     most = max(room, int(pair_sizes(tokens.dataset).max()))
-    collator = StepCollator(PairCollator(room), _PAIRS_A_PART, most)
+    collator = StepCollator(PairCollator(most), _PAIRS_A_PART, most)  # a row a forward: no padding
     hidden, log_probs = None, None
     if "hidden states" in kinds:
-        # Without a mask of the row, one row a forward needs no padding on a CPU.
-        rows = collator if on_gpu else StepCollator(PairCollator(most), _PAIRS_A_PART, most)
-        hidden = hidden_differences(tokens.dataset, policy, rows, bf16, progress)
+        hidden = hidden_differences(tokens.dataset, policy, collator, bf16, progress)
     if "likelihood" in kinds:
         known, _ = with_reference(tokens.dataset, policy, cache_dir(), collator, bf16, progress)
         sides = [known[f"reference_{side}"][:] for side in ("chosen", "rejected")]
@@ -232,7 +232,8 @@ def _fill(
         _readers(model.device) as read,
         progress.phase("hidden states", len(order)) as advance,
     ):
-        one = partial(_differences, model, bf16=bf16, tap=tap)
+        row_tokens = collator.collator.row_tokens
+        one = partial(_differences, model, row_tokens=row_tokens, bf16=bf16, tap=tap)
         for start in range(0, len(order), _PAIRS_A_PART):
             members = order[start : start + _PAIRS_A_PART]
             part = np.zeros((len(members), len(kept.layers), _POOLS, kept.width), np.float16)
@@ -273,6 +274,7 @@ def _readers(device: torch.device) -> Iterator[Callable[..., Iterable[NDArray[np
 def _differences(
     model: PreTrainedModel,
     batch: Mapping[str, Tensor],
+    row_tokens: int,
     bf16: bool,
     tap: threading.local,
 ) -> NDArray[np.float16]:
@@ -281,23 +283,22 @@ def _differences(
     tap.states = []
     decoder: Any = model.get_decoder()
     with autocast(model.device, bf16):
-        kind = attention_kind(model)
+        kind = attention_kind(model, row_tokens)
         padded = whole_blocks(batch) if kind == "flex" else batch
-        on_cpu = model.device.type == "cpu"
         decoder(
             input_ids=padded["input_ids"],
-            attention_mask=pair_spans(batch) if on_cpu else attention_mask(padded, kind),
+            attention_mask=attention_mask(padded, kind),
             position_ids=padded["position_ids"],
             use_cache=False,
         )
     lengths = batch["lengths"]
     ends = lengths.cumsum(0)
-    starts = ends - lengths
-    # A token stands behind the one that predicts it, but for a rejected answer's first one, which
-    # the prompt's last token predicts and which stands behind the chosen answer.
-    columns = batch["predict_column"] + 1
+    # The answers' tokens one after the other, and where in its row each of them stands.
+    count = len(batch["targets"])
+    shift = batch["spans"][:, 2:4].flatten() - (ends - lengths)
+    columns = torch.arange(count, device=model.device)
+    columns = columns + shift.repeat_interleave(lengths, output_size=count)
     chosen, rejected = slice(0, None, 2), slice(1, None, 2)
-    columns[starts[rejected]] = columns[starts[chosen]] + lengths[chosen]
     pooled = []
     for state in tap.states:
         tokens = state[batch["predict_row"], columns].float()  # [N, width]
