@@ -79,6 +79,7 @@ def test_a_packed_row_spelled_out():
     # The prompt's last token predicts the first token of both responses.
     assert batch["predict_column"].tolist() == [1, 2, 1, 5, 5, 7]
     assert batch["lengths"].tolist() == [2, 1, 1, 2]
+    assert batch["spans"].tolist() == [[0, 0, 2, 4, 5], [0, 5, 6, 7, 9]]
     mask = attention_mask(batch, "sdpa")[0, 0].int()
     assert mask.tolist() == [
         [1, 0, 0, 0, 0, 0, 0, 0, 0],

@@ -64,7 +64,7 @@ def other_config(policy):
 
 
 def other_attention(patch):
-    patch.setattr(logprobs, "attention_kind", lambda model: "flex")
+    patch.setattr(logprobs, "attention_kind", lambda model, row_tokens=0: "flex")
     patch.setattr(logprobs, "_compiled_flex", lambda: flex_attention)  # compiling takes a minute
 
 

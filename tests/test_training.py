@@ -27,6 +27,7 @@ from plc_core.engine.checkpoints import (
     trained_checkpoint,
 )
 from plc_core.engine.config import TrainConfig
+from plc_core.engine.logprobs import LONG_ROWS
 from plc_core.engine.models import load_policy
 from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
@@ -258,7 +259,12 @@ def test_of_weights_that_a_checkpoint_lacks_only_those_not_tied_are_warned_of(mo
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [("plc", {}), ("dpo", {"objective": "dpo"}), ("lora", {"lora_rank": 4})],
+    [
+        ("plc", {}),
+        ("dpo", {"objective": "dpo"}),
+        ("lora", {"lora_rank": 4}),
+        ("by-pair", {"row_tokens": LONG_ROWS}),
+    ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(folder, monkeypatch, name, changes):
     whole = train(small(folder, f"uninterrupted-{name}", save_steps=2, **changes))

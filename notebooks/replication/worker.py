@@ -131,7 +131,7 @@ class Laboratory:
         tokens = tokenize_pairs(pairs, self.tokenizer, config.max_length, progress=self.progress)
         collator = self._collator(config.pairs_per_forward)
         if not self._verified:
-            verify_packing(self.policy, tokens.dataset, self.bf16)
+            verify_packing(self.policy, tokens.dataset, self.bf16, config.row_tokens)
             self._verified = True
         dataset, _ = self._with_reference(tokens.dataset)
         if job.audit is not None and job.audit.policy in ("weight", "prior"):
@@ -282,7 +282,8 @@ class Laboratory:
             for start in range(0, len(rows), size):
                 for batch in collator(rows[start : start + size])["forwards"]:
                     there = {name: value.to(self.device) for name, value in batch.items()}
-                    ratio = torch.stack(pair_logps(policy, there), 1) - there["reference"]
+                    logps = pair_logps(policy, there, collator.collator.row_tokens)
+                    ratio = torch.stack(logps, 1) - there["reference"]
                     margin = beta * (ratio[:, 0] - ratio[:, 1])
                     margins[start + batch["place"]] = margin.double().cpu()
         return np.asarray(margins)

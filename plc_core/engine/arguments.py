@@ -171,11 +171,6 @@ def machine_warnings(
             "precision is bf16, which this machine emulates, several times slower: set precision "
             "to fp32."
         )
-    if not machine.gpu and config.row_tokens >= 4096 and config.row_tokens > 4 * longest:
-        found.append(
-            f"row_tokens is {config.row_tokens:,}: on a CPU attention costs the square of a row, "
-            f"and here the longest pair has {longest:,} tokens. Set row_tokens to about that."
-        )
     tokens = _tokens_a_forward(config, sizes)
     needed = _bytes_needed(config, model, tokens)
     if needed > machine.memory:

@@ -112,7 +112,7 @@ def train(config: TrainConfig) -> Run:
         collator = StepCollator(
             PairCollator(config.row_tokens), config.pairs_per_forward, config.tokens_per_forward
         )
-        seconds = verify_packing(policy, tokens.dataset, config.autocast)
+        seconds = verify_packing(policy, tokens.dataset, config.autocast, config.row_tokens)
         sizes, planned = pair_sizes(tokens.dataset), training_steps(config, len(tokens.dataset))
         slow = machine_warnings(config, machine, policy, sizes, planned, seconds)
         Alerts(run if main else None).tell(slow)

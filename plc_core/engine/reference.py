@@ -58,7 +58,8 @@ def with_reference(
     the reference.
     """
     keys = content_keys(dataset)
-    settings = numerics(model, bf16) | {"layout": "packed prompt|first|second"}
+    settings = numerics(model, bf16, collator.collator.row_tokens)
+    settings |= {"layout": "packed prompt|first|second"}
     # Another process that needs the same waits here, and then finds it on disk.
     with exclusive(cache_root / "reference" / content_hash(settings)):
         store = ContentStore("reference", settings, _SCHEMA, cache_root)
@@ -143,7 +144,8 @@ def _pair_values(
     for batch in collator(rows)["forwards"]:
         on_device = {name: tensor.to(model.device) for name, tensor in batch.items()}
         places.extend(batch["place"].tolist())
-        values.append(torch.stack(pair_logps(model, on_device), 1))
+        logps = pair_logps(model, on_device, collator.collator.row_tokens)
+        values.append(torch.stack(logps, 1))
     by_place = dict(zip(places, torch.cat(values).tolist(), strict=True))
     return [(by_place[i][0], by_place[i][1]) for i in range(len(rows))]
 
@@ -191,7 +193,8 @@ def policy_margins(
             rows = [tokens[i] for i in range(start, min(start + size, len(tokens)))]
             for batch in collator(rows)["forwards"]:
                 on_device = {name: value.to(device) for name, value in batch.items()}
-                ratio = torch.stack(pair_logps(trained, on_device), 1) - on_device["reference"]
+                logps = pair_logps(trained, on_device, config["row_tokens"])
+                ratio = torch.stack(logps, 1) - on_device["reference"]
                 margin = config["beta"] * (ratio[:, 0] - ratio[:, 1])
                 margins[start + batch["place"]] = margin.float().cpu()
             advance(len(rows))

@@ -240,6 +240,7 @@ class PreferenceTrainer(CarriesObjective):
         warm: Sequence[bool] = (),
     ) -> None:
         self._warm = warm
+        self._row_tokens = collator.collator.row_tokens
         # The collator reads columns that no model's forward knows.
         args.remove_unused_columns = False
         # The recorder logs every step; transformers would wait for the device to do so.
@@ -338,7 +339,7 @@ class PreferenceTrainer(CarriesObjective):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """A forward's share of the step's mean loss."""
-        chosen, rejected = pair_logps(model, inputs)
+        chosen, rejected = pair_logps(model, inputs, self._row_tokens)
         lengths = inputs["lengths"].view(-1, 2)
         told = inputs["told"].unbind(1) if "told" in inputs else ()
         reference = inputs["reference"].unbind(1)
