@@ -1,7 +1,7 @@
 """Files that are whole or not there, and that tell when their content is not what was written.
 
 JSON and Parquet are written with checksums (`plc_core.checksums`) and, in a run, with the run's id
-and their place in it (`plc_core.identity`). All are verified whenever they are read; files without,
+and their path in it (`plc_core.identity`). All are verified whenever they are read; files without,
 as of older versions, are read as they are.
 """
 
@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from plc_core.checksums import Owner, json_is_whole, parquet_seal, seal_parquet, sealed_json
-from plc_core.identity import PLACE, RUN_FILE, RUN_ID, misfit, owner_of, run_id_of
+from plc_core.checksums import json_is_whole, sealed_json
+from plc_core.identity import RUN_FILE, RUN_ID, WRITTEN_AS, Origin, misfit, origin_of, run_of
+from plc_core.seals import Seal, parquet_seal, seal_parquet
 
 REMEDY = (
     "Put a copy of it back; without one, delete it and make it anew: answers and judgements by "
@@ -36,11 +37,17 @@ class RunError(Exception):
 
 
 class ForeignFileError(RunError):
-    """A whole file that was written for another run or place than the one it lies in."""
+    """A whole file that was written for another run or place than the one it lies in.
 
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} {why}. {REMEDY}")
-        self.path, self.why = path, why
+    `written_as` is its path in this run, where it is of this run.
+    """
+
+    def __init__(self, path: Path, why: str, written_as: str | None = None) -> None:
+        super().__init__(path, why, written_as)  # as given: a pickle makes it anew of these
+        self.path, self.why, self.written_as = path, why, written_as
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.why}. {REMEDY}"
 
 
 class UnreadableError(RunError):
@@ -166,18 +173,18 @@ def unreadable(path: Path, error: OSError) -> UnreadableError:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace `path` atomically with `content` as JSON, an object with its owner and checksum.
+    """Replace `path` atomically with `content` as JSON, an object with its origin and checksum.
 
     run.json says its id itself: it is part of its content.
     """
     if isinstance(content, dict):  # these may have come along from a file
         is_run = path.name == RUN_FILE
-        own = {"checksum", PLACE} if is_run else {"checksum", PLACE, RUN_ID}
+        own = {"checksum", WRITTEN_AS} if is_run else {"checksum", WRITTEN_AS, RUN_ID}
         content = {name: value for name, value in content.items() if name not in own}
-        owner = Owner(content.get(RUN_ID), RUN_FILE) if is_run else owner_of(path)
-        if owner.run_id is not None:
-            named = {RUN_ID: owner.run_id, PLACE: owner.place}
-            content |= {name: value for name, value in named.items() if value is not None}
+        origin = Origin(content.get(RUN_ID), RUN_FILE) if is_run else origin_of(path)
+        if origin.run_id is not None:
+            said = {RUN_ID: origin.run_id, WRITTEN_AS: origin.path}
+            content |= {name: value for name, value in said.items() if value is not None}
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
     if isinstance(content, dict) and content:
         text = sealed_json(text)
@@ -186,7 +193,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) -> None:
-    """Replace `path` atomically with `table` as Parquet, with its owner and a checksum.
+    """Replace `path` atomically with `table` as Parquet, with its origin and a checksum.
 
     Args:
         rows_a_group: rows of a row group at most.
@@ -199,7 +206,7 @@ def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) ->
             row_group_size=rows_a_group,
             write_page_checksum=True,
         )
-        seal_parquet(temporary, owner_of(path))
+        seal_parquet(temporary, origin_of(path))
 
 
 @contextlib.contextmanager
@@ -226,7 +233,8 @@ def read_json(path: Path, sealed: bool | None = None) -> dict[str, Any]:
     """The JSON object in `path`; RunError where it is missing, damaged, foreign or no object.
 
     Args:
-        sealed: a file without a checksum counts as damaged; by itself, in runs that have an id.
+        sealed: a file without a checksum counts as damaged. None: only in runs with checksums, and
+            not their run.json, which an editor may have formatted anew.
     """
     try:
         if path.exists() and not path.is_file():  # a pipe or a device would never come to an end
@@ -243,10 +251,10 @@ def read_json(path: Path, sealed: bool | None = None) -> dict[str, Any]:
         raise RunError(f"{path} should hold a JSON object but holds a {type(content).__name__}.")
     whole = json_is_whole(raw)
     content.pop("checksum", None)
-    owner = Owner(content.get(RUN_ID), content.pop(PLACE, None))
+    origin = Origin(content.get(RUN_ID), content.pop(WRITTEN_AS, None))
     if path.name != RUN_FILE:
         content.pop(RUN_ID, None)
-    _verify(path, whole, owner, sealed)
+    _verify(path, whole, origin, sealed)
     return content
 
 
@@ -256,11 +264,13 @@ def check_table(path: Path, sealed: bool | None = None) -> None:
     Args:
         sealed: as in `read_json`.
     """
-    try:
-        seal = parquet_seal(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    _verify(path, seal.whole, seal.owner, sealed)
+    seal = _seal(path)
+    _verify(path, seal.whole, seal.origin, sealed)
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a Parquet file has a checksum; RunError where it cannot be read."""
+    return _seal(path).whole is not None
 
 
 def read_table(
@@ -285,7 +295,14 @@ def table_names(path: Path) -> list[str]:
         raise _unreadable(path, error) from None
 
 
-def _verify(path: Path, whole: bool | None, owner: Owner, sealed: bool | None) -> None:
+def _seal(path: Path) -> Seal:
+    try:
+        return parquet_seal(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _verify(path: Path, whole: bool | None, origin: Origin, sealed: bool | None) -> None:
     """RunError where a file is not what was written, or was not written for where it lies.
 
     One without a checksum is not this project's, or an older version's, and says nothing.
@@ -293,10 +310,14 @@ def _verify(path: Path, whole: bool | None, owner: Owner, sealed: bool | None) -
     if whole is False:
         raise RunError(f"{path} is damaged: its content is not what was written. {REMEDY}")
     if whole is None:
-        if sealed or (sealed is None and run_id_of(path) is not None):
+        if sealed is None and path.name != RUN_FILE:
+            run = run_of(path)
+            sealed = run is not None and run.has_checksums
+        if sealed:
             raise RunError(f"{path} is damaged: it has no checksum any more. {REMEDY}")
-    elif (why := misfit(path, owner)) is not None:
-        raise ForeignFileError(path, why)
+    elif (why := misfit(path, origin)) is not None:
+        is_of_this_run = origin.run_id == origin_of(path).run_id
+        raise ForeignFileError(path, why, origin.path if is_of_this_run else None)
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from plc_core.checksums import opened_line, sealed_line
 from plc_core.files import RunError
-from plc_core.identity import RUN_ID, run_id_of
+from plc_core.identity import RUN_ID, RunRecord, is_of_another, origin_of
 
 
 def append_entries(path: Path, entries: Iterable[dict[str, Any]]) -> None:
@@ -24,7 +24,7 @@ def append_entries(path: Path, entries: Iterable[dict[str, Any]]) -> None:
     Raises:
         RunError: where the disk is full or the file cannot be written; it is as it was then.
     """
-    run_id = run_id_of(path)
+    run_id = origin_of(path).run_id
     own = {} if run_id is None else {RUN_ID: run_id}
     lines = "".join(sealed_line(entry | own) for entry in entries).encode("ascii")
     try:
@@ -45,14 +45,14 @@ def append_entries(path: Path, entries: Iterable[dict[str, Any]]) -> None:
         raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def opened_entry(line: str, run_id: str | None) -> Any:
-    """An entry of the log of the run `run_id`; ValueError where it is damaged or of another run.
+def opened_entry(line: str, run: RunRecord | None) -> Any:
+    """An entry of a log of `run`; ValueError where it is damaged or of another run.
 
     A line without a checksum is a person's, or an older version's, and is taken as it is.
     """
     entry, sealed = opened_line(line)
     if isinstance(entry, dict):
         written_for = entry.pop(RUN_ID, None)
-        if sealed and written_for not in (None, run_id):
+        if sealed and written_for is not None and is_of_another(run, written_for):
             raise ValueError("it was written in another run, whose labels may be others")
     return entry

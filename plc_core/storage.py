@@ -35,8 +35,7 @@ from plc_core.files import (
     write_json,
     write_table,
 )
-
-MANIFEST = "checksums.json"
+from plc_core.identity import MANIFEST as MANIFEST
 
 _SECONDS_BETWEEN_PARTS = 0.5
 _MANY = 64  # parts; more are joined into one when they are read
@@ -78,8 +77,8 @@ def first_damaged(folder: Path, needed: Callable[[str], bool] = lambda name: Tru
 
     None where all are whole, and where the folder has no list.
 
-    Raises ForeignFileError where the list is of another run, and UnreadableError where a file may
-    not be read by this user.
+    Raises ForeignFileError where the list is of another run or place, and UnreadableError where a
+    file may not be read by this user.
     """
     try:
         sums = listed(folder) or {}

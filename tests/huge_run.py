@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from plc_core.checksums import seal_parquet
 from plc_core.engine.config import TrainConfig
 from plc_core.files import write_json
-from plc_core.identity import owner_of
+from plc_core.identity import origin_of
 from plc_core.runs import PAIRS_A_GROUP
 from plc_core.runs.visit_files import VISITS_SCHEMA
+from plc_core.seals import seal_parquet
 from tests.fake_run import PAIRS_SCHEMA, fake_info, fake_status
 
 STEPS_A_FILE = 16
@@ -66,7 +66,7 @@ def write_huge_run(
     metrics = _visits(rng, path / "visits", np.asarray(ids), signal, epochs, batch)
     pq.write_table(pa.Table.from_pandas(metrics, preserve_index=False), path / "metrics.parquet")
     for table in path.rglob("*.parquet"):
-        seal_parquet(table, owner_of(table))
+        seal_parquet(table, origin_of(table))
     write_json(path / "status.json", fake_status("done", total, total))
     return path
 

@@ -198,6 +198,36 @@ def test_every_flipped_bit_of_a_record_is_found(run):
             assert "run.json" in str(error)
 
 
+def test_every_flipped_bit_of_the_checksum_of_a_record_is_found_or_changes_nothing(run):
+    path = run.path / "run.json"
+    raw = path.read_bytes()
+    start = raw.rindex(b"checksum")
+    for place in range(8 * (start - 8), 8 * len(raw)):
+        hit = bytearray(raw)
+        hit[place // 8] ^= 1 << place % 8
+        path.write_bytes(hit)
+        if start <= place // 8 < start + len(b"checksum"):
+            with pytest.raises(RunError, match=r"run\.json"):
+                open_run(run.path)
+            continue
+        with contextlib.suppress(RunError):
+            assert open_run(run.path).info == run.info
+
+
+def test_a_record_that_an_editor_wrote_anew_is_read(run):
+    path = run.path / "run.json"
+    content = json.loads(path.read_text())
+    for form in (content, {k: v for k, v in content.items() if k != "checksum"}):
+        path.write_text(json.dumps(form, indent=4))
+        again = open_run(run.path)
+        assert again.info == run.info
+        pd.testing.assert_frame_equal(again.metrics(), run.metrics())
+    again.update_info(looked_at=True)
+    hurt(path, "flip")
+    with pytest.raises(RunError, match=r"run\.json"):
+        open_run(run.path)
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_status_is_written_anew_by_who_works_on_the_run(run, damage):
     hurt(run.path / "status.json", damage)

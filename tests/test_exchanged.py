@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import pickle
 import re
 import shutil
 
@@ -14,14 +15,16 @@ from inspection.digest import digest
 
 from plc_core import TrainConfig, evaluate, train
 from plc_core.analysis.routing.pooling import pooled_visits
-from plc_core.checksums import Owner, parquet_seal, seal_parquet, sealed_json
+from plc_core.checksums import sealed_json
 from plc_core.engine.checkpoints import last_checkpoint, load_trained, trained_checkpoint
 from plc_core.engine.models import ModelError, load_policy
-from plc_core.files import RunError, read_json, write_json, write_table
+from plc_core.files import ForeignFileError, RunError, read_json, write_json, write_table
+from plc_core.identity import Origin
 from plc_core.label_audit.blind_check import BlindCheck
-from plc_core.runs import create_run, open_run
+from plc_core.runs import create_run, open_run, visit_files
 from plc_core.runs.decisions import decide, read_decisions, undo
-from plc_core.runs.visit_files import check_spans
+from plc_core.runs.visit_files import files_to_read
+from plc_core.seals import parquet_seal, seal_parquet
 from plc_core.storage import cached_folder, is_whole
 
 
@@ -105,7 +108,7 @@ def test_a_checkpoint_under_the_name_of_a_later_one_is_not_taken_for_it(runs):
     folder = run.path / "checkpoints"
     shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-9")
     for use in (last_checkpoint, load_trained):
-        with pytest.raises(RunError, match=r"written as checkpoints/checkpoint-2/.*-9/.*Delete"):
+        with pytest.raises(RunError, match=r"written as checkpoints/checkpoint-2/.*-9/.* delete"):
             use(run)
 
 
@@ -160,6 +163,25 @@ def test_visits_of_other_steps_than_their_name_says_are_a_sentence(runs):
             use()
 
 
+@pytest.mark.parametrize("name", ["0-of-mine.parquet", "00000006-00000007.parquet"])
+def test_a_file_without_steps_says_nothing_against_its_name(runs, name):
+    run = open_run(runs / "one")
+    write_table(run.path / "visits" / name, pa.table({"pair_id": ["of mine"]}))
+    assert run.visits()["step"].isna().sum() == 1
+
+
+def test_the_steps_of_a_file_are_looked_up_once(runs, monkeypatch):
+    run = open_run(runs / "one")
+    for name in VISITS:
+        os.utime(run.path / name, (1, 1))
+    before = run.visits()
+    monkeypatch.setattr(visit_files.pq, "read_metadata", None)
+    pd.testing.assert_frame_equal(run.visits(), before)
+    write_table(run.path / VISITS[0], pq.read_table(run.path / VISITS[0]))
+    with pytest.raises(TypeError, match="not callable"):
+        run.visits()
+
+
 def test_a_step_twice_is_a_sentence_and_the_beginning_of_a_longer_file_is_not(runs):
     run = open_run(runs / "one")
     before = run.visits()
@@ -177,7 +199,7 @@ def test_a_step_twice_is_a_sentence_and_the_beginning_of_a_longer_file_is_not(ru
             use()
     names = ["00000000-00000003.parquet", "00000002-00000005.parquet"]
     with pytest.raises(RunError, match=r"00000002-00000005\.parquet has visits of step 2, which"):
-        check_spans(run.path, names)
+        files_to_read(run.path, names)
 
 
 def test_checkpoints_of_one_run_exchanged_are_a_sentence(runs):
@@ -186,21 +208,84 @@ def test_checkpoints_of_one_run_exchanged_are_a_sentence(runs):
     (folder / "checkpoint-4").rename(folder / "aside")
     (folder / "checkpoint-6").rename(folder / "checkpoint-4")
     (folder / "aside").rename(folder / "checkpoint-6")
+    sentence = r"written as checkpoints/checkpoint-4/.* Rename the folder .* back to checkpoint-4; "
     for use in (last_checkpoint, load_trained):
-        with pytest.raises(RunError, match=r"written as checkpoints/checkpoint-4/.* Delete"):
+        with pytest.raises(RunError, match=sentence):
+            use(run)
+    with pytest.raises(ModelError, match=sentence):
+        load_policy(str(folder / "checkpoint-6"))
+    (folder / "checkpoint-6").rename(folder / "aside")
+    (folder / "checkpoint-4").rename(folder / "checkpoint-6")
+    (folder / "aside").rename(folder / "checkpoint-4")
+    assert last_checkpoint(run) == folder / "checkpoint-6"
+
+
+def test_checkpoints_that_do_not_say_their_place_are_known_by_their_step(runs):
+    run = open_run(runs / "one")
+    folder = run.path / "checkpoints"
+    shutil.rmtree(folder / "checkpoint-6")
+    (folder / "checkpoint-4").rename(folder / "checkpoint-6")
+    record = folder / "checkpoint-6" / "checksums.json"
+    content = json.loads(record.read_text())
+    del content["written_as"], content["checksum"]
+    record.write_text(sealed_json(json.dumps(content, indent=1)) + "\n")
+    for use in (last_checkpoint, load_trained):
+        with pytest.raises(
+            RunError, match=r"of step 4\. Rename the folder .* back to checkpoint-4"
+        ):
             use(run)
 
 
-def test_a_copy_of_a_checkpoint_is_a_model_outside_its_run_and_inside_without_its_list(runs):
+@pytest.mark.parametrize("name", ["best", "checkpoints/best", "models/checkpoint-6", "../model"])
+def test_a_copy_of_a_checkpoint_and_a_link_to_it_are_models(runs, name):
     run = open_run(runs / "one")
-    shutil.copytree(trained_checkpoint(run), runs / "model")
-    load_policy(str(runs / "model"))
-    best = run.path / "best"
-    shutil.copytree(trained_checkpoint(run), best)
+    checkpoint, best = trained_checkpoint(run), run.path / name
+    best.parent.mkdir(exist_ok=True)
+    best.symlink_to(checkpoint)
+    load_policy(str(best))
+    best.unlink()
+    shutil.copytree(checkpoint, best)
+    load_policy(str(best))
+    assert last_checkpoint(run) == checkpoint
+    (best / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"config\.json is damaged"):
+        load_policy(str(best))
+
+
+def test_a_checkpoint_of_another_run_is_a_model_by_a_link_and_not_by_a_copy(runs):
+    best = runs / "one" / "best"
+    best.symlink_to(trained_checkpoint(open_run(runs / "other")))
+    load_policy(str(best))
+    best.unlink()
+    shutil.copytree(trained_checkpoint(open_run(runs / "other")), best)
     with pytest.raises(ModelError, match=r"if you copied it here yourself, delete that checksums"):
         load_policy(str(best))
     (best / "checksums.json").unlink()
     load_policy(str(best))
+
+
+def test_a_linked_checkpoint_is_gone_on_from_where_it_is_of_the_run(runs, tmp_path):
+    run = open_run(runs / "one")
+    checkpoint = trained_checkpoint(run)
+    checkpoint.rename(tmp_path / "larger-disk")
+    checkpoint.symlink_to(tmp_path / "larger-disk")
+    assert last_checkpoint(run) == checkpoint
+    load_trained(run)
+    checkpoint.unlink()
+    checkpoint.symlink_to(trained_checkpoint(open_run(runs / "other")))
+    for use in (last_checkpoint, load_trained):
+        with pytest.raises(RunError, match=r"is of another run.*Delete the folder"):
+            use(run)
+
+
+def test_a_sentence_about_a_foreign_file_comes_out_of_a_worker_as_it_was(runs):
+    shutil.copy(runs / "one" / "pairs.parquet", runs / "one" / "metrics.parquet")
+    with pytest.raises(ForeignFileError) as caught:
+        open_run(runs / "one").metrics()
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert (again.path, again.why) == (caught.value.path, caught.value.why)
+    assert again.written_as == "pairs.parquet"
 
 
 def test_files_that_do_not_say_their_place_are_read(runs):
@@ -209,8 +294,8 @@ def test_files_that_do_not_say_their_place_are_read(runs):
     run_id = run.info["run_id"]
     for name in TABLES:
         pq.write_table(pq.read_table(run.path / name), run.path / name)
-        seal_parquet(run.path / name, Owner(run_id))
-        assert parquet_seal(run.path / name).owner == Owner(run_id)
+        seal_parquet(run.path / name, Origin(run_id))
+        assert parquet_seal(run.path / name).origin == Origin(run_id)
     for name in RECORDS:
         content = json.loads((run.path / name).read_text())
         assert content.pop("written_as") == name
@@ -263,6 +348,16 @@ def test_lines_of_another_run_are_neither_decisions_nor_verdicts(runs):
     shutil.copy(one.path / "blind_check" / "verdicts.jsonl", other.path / "blind_check")
     with pytest.raises(RunError, match=r"line 1, is .* no verdict \(it was written in another run"):
         BlindCheck(other.path).verdicts()
+
+
+def test_lines_are_read_where_the_run_is_not_known(runs):
+    one = open_run(runs / "one")
+    (one.path / "blind_check").mkdir()
+    BlindCheck(one.path).add(str(one.pairs()["pair_id"].iloc[0]), "left")
+    shutil.copytree(one.path / "blind_check", runs / "kept" / "blind_check")
+    assert len(BlindCheck(runs / "kept").verdicts()) == 1  # outside of runs
+    (runs / "kept" / "run.json").write_text("{")
+    assert len(BlindCheck(runs / "kept").verdicts()) == 1
 
 
 def test_a_run_that_is_renamed_moved_copied_or_resumed_stays_the_same_run(runs, tmp_path):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from plc_core.files import RunError, unreadable
 from plc_core.runs import Run
-from plc_core.runs.visit_files import check_spans
+from plc_core.runs.visit_files import files_to_read
 
 Stamp: TypeAlias = tuple[str, int, int]
 """Name, bytes and time of change of a file: equal stamps, equal content."""
@@ -48,7 +48,7 @@ def run_files(run: Run) -> RunFiles:
     visits = tuple(sorted(_visits(run.path / "visits")))
     if run.has_checksums:
         names = (name for name, *_ in visits)
-        kept = set(check_spans(run.path / "visits", names, run.info.get("trained_steps")))
+        kept = set(files_to_read(run.path / "visits", names, run.info.get("trained_steps")))
         visits = tuple(visit for visit in visits if visit[0] in kept)
     return RunFiles(run.path, stamp, visits)
 

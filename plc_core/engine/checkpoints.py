@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel, Trainer
 
 from plc_core.engine.adapters import peft_quiet
 from plc_core.engine.config import StageConfig, TrainConfig
-from plc_core.engine.models import ModelError, check_model_files, disable_dropout, load_policy
+from plc_core.engine.models import disable_dropout, is_model_file, load_policy, misplaced
 from plc_core.files import ForeignFileError, RunError, is_there, paths_in, read_json
 from plc_core.objective import FlipPosterior, Objective, Router
 from plc_core.runs import Run, create_run, open_run, resolve
@@ -97,11 +98,7 @@ def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | 
     checkpoint = checkpoint or trained_checkpoint(run)
     if _lost_list(run, checkpoint):
         raise _damaged(checkpoint, MANIFEST)
-    _check_owner(checkpoint)
-    try:
-        check_model_files(checkpoint)
-    except ModelError as error:
-        raise RunError(f"The run {run.name!r} has no policy to load: {error}") from None
+    _check_files(checkpoint, is_model_file)
     _check_step(checkpoint)
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
@@ -193,29 +190,31 @@ def check_checkpoint(checkpoint: Path) -> None:
     One that was written without checksums, by an older version, has its files looked at: those of
     torch have checksums of their own, but its weights are taken as they are.
     """
-    _check_owner(checkpoint)
-    if (name := first_damaged(checkpoint)) is not None:
-        raise _damaged(checkpoint, name)
+    _check_files(checkpoint)
     if not _has_list(checkpoint):
         _look_at(checkpoint)
     _check_step(checkpoint)
 
 
-def _check_owner(checkpoint: Path) -> None:
-    """RunError where the list of a checkpoint's files is of another run or checkpoint."""
+def _check_files(checkpoint: Path, needed: Callable[[str], bool] = lambda name: True) -> None:
+    """RunError where a `needed` file is damaged, or the list is of another run or checkpoint."""
     try:
-        listed(checkpoint)
+        name = first_damaged(checkpoint, needed)
     except ForeignFileError as error:
-        raise RunError(f"{error.path} {error.why}. {_advice(checkpoint)}") from None
-    except RunError:  # damaged, or not to be read: `first_damaged` says so
-        pass
+        advice = _advice(checkpoint)
+        if error.written_as is not None:
+            advice = misplaced(checkpoint, Path(error.written_as).parent.name)
+        raise RunError(f"{error.path} {error.why}. {advice}") from None
+    if name is not None:
+        raise _damaged(checkpoint, name)
 
 
 def _check_step(checkpoint: Path) -> None:
     """RunError where the folder's name is not of the step it was written at, as of a copy."""
     step = read_json(checkpoint / TRAINER_STATE, sealed=False).get("global_step")
     if step != _step(checkpoint):
-        raise RunError(f"{checkpoint} is the checkpoint of step {step}. {_advice(checkpoint)}")
+        advice = misplaced(checkpoint, f"checkpoint-{step}")
+        raise RunError(f"{checkpoint} is the checkpoint of step {step}. {advice}")
 
 
 def _has_list(checkpoint: Path) -> bool:

@@ -51,7 +51,7 @@ def load_policy(
     """
     tokenizer, path = tokenizer_and_path(model, chat_template=chat_template)
     adapters = Path(path)
-    check_model_files(adapters)
+    check_model_files(adapters.resolve())  # of a link, where the folder lies
     if not (adapters / "adapter_config.json").is_file():
         return _load_weights(model, path, len(tokenizer), dtype), tokenizer
     policy: Any = _load_weights(model, _base_of(adapters), len(tokenizer), dtype)
@@ -68,19 +68,31 @@ def check_model_files(folder: Path) -> None:
 
     A folder without a list of checksums, as those of others are, is taken as it is.
     """
-    kinds = (".safetensors", ".json", ".jinja", ".model", ".txt")  # an optimizer may be large
     try:
-        name = first_damaged(folder, lambda name: name.endswith(kinds))
+        name = first_damaged(folder, is_model_file)
     except ForeignFileError as error:
-        raise ModelError(
-            f"{error.path} {error.why}. Load the folder from where it was written; or, if you "
-            f"copied it here yourself, delete that {MANIFEST}."
-        ) from None
+        advice = (
+            "Load the folder from where it was written; or, if you copied it here yourself, delete "
+            f"that {MANIFEST}."
+        )
+        if error.written_as is not None:  # without the list the run could not be resumed from it
+            advice = misplaced(folder, Path(error.written_as).parent.name)
+        raise ModelError(f"{error.path} {error.why}. {advice}") from None
     if name is not None:
         raise ModelError(
             f"{folder / name} is damaged or missing: it is not what {MANIFEST} beside it says. Put "
             f"a copy of it back; or, if you changed it yourself, delete that {MANIFEST}."
         )
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a model is loaded from a file of this name; an optimizer, which may be large, not."""
+    return name.endswith((".safetensors", ".json", ".jinja", ".model", ".txt"))
+
+
+def misplaced(checkpoint: Path, name: str) -> str:
+    """What to do where the checkpoint `name` of a run lies in the folder of another."""
+    return f"Rename the folder {checkpoint} back to {name}; or, if it is a copy, delete it."
 
 
 def _base_of(adapters: Path) -> str:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from plc_core.files import REMEDY, RunError, read_json, write_json
-from plc_core.identity import run_id_of
+from plc_core.identity import run_of
 from plc_core.logs import append_entries, opened_entry
 
 Verdict = Literal["left", "right", "neither"]
@@ -157,13 +157,13 @@ class BlindCheck:
             lines = path.read_bytes().splitlines() if path.is_file() else []
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}.") from None
-        run_id = run_id_of(path)
+        run = run_of(path)
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"}") and not _CHECKSUM.search(line):
                 continue  # cut off by a kill while it was written
             why = ""
             try:
-                row = opened_entry(line.decode(), run_id)
+                row = opened_entry(line.decode(), run)
             except (ValueError, RecursionError) as error:
                 row, why = None, f" ({error})"
             if not _is_verdict(row):

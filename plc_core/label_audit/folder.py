@@ -107,7 +107,7 @@ class AuditFolder:
     def table(self) -> pd.DataFrame:
         """One row a pair, in the order of the pairs: pair_id, p_flip, p_tie, margin, reason, …"""
         path = self.run.path / "audit.parquet"
-        return read_table(path, sealed=self.run.has_checksums).to_pandas()
+        return read_table(path).to_pandas()
 
     @cached_property
     def said(self) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def export_cleaned(
     path = decisions_file(run, f"cleaned.{form}")
     counts = dict.fromkeys((*DECISIONS, "undecided", *COUNTED), 0)
     source = run.path / "pairs.parquet"
-    check_table(source, sealed=run.has_checksums)
+    check_table(source)
     try:
         with (
             pq.ParquetFile(source) as file,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plc_core.files import RunError, write_json
-from plc_core.identity import RUN_FILE, RUN_ID, new_run_id, run_id_of
+from plc_core.identity import RUN_FILE, RUN_ID, new_run_id, origin_of
 from plc_core.progress import batch_of
 from plc_core.runs.earlier import set_aside
 from plc_core.runs.run import SCHEMA, Run, open_run
@@ -66,7 +66,7 @@ def create_run(root: Path | str, name: str, info: Mapping[str, Any]) -> Run:
             set_aside(path)
         shutil.rmtree(path / "tables", ignore_errors=True)
         # The folder keeps its id: a kill between the two files leaves none of another run.
-        run = Run(path, info | {RUN_ID: run_id_of(path / "status.json")})
+        run = Run(path, info | {RUN_ID: origin_of(path / RUN_FILE).run_id})
         _queue(run, batch_of(path))
         write_json(path / RUN_FILE, run.info)
         return run

@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from plc_core.files import RunError, is_there, unreadable
-from plc_core.identity import run_id_of
+from plc_core.identity import RunRecord, run_of
 from plc_core.logs import append_entries, opened_entry
 from plc_core.runs import Run
 from plc_core.runs.status import now
@@ -67,10 +67,10 @@ def read_decisions(run: Run) -> dict[str, Decision]:
     known = _read.get(path)
     if known is None or known[0] != stamp:
         found: dict[str, Decision] = {}
-        run_id = run_id_of(path)
+        of = run_of(path)
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
-                _take(found, _parsed(line, path, number, run_id)[0])
+                _take(found, _parsed(line, path, number, of)[0])
         known = _remember(path, stamp, found)
     return known[1]
 
@@ -129,7 +129,7 @@ def undo(run: Run) -> Undone | None:
             while lines:
                 if lines[-1].strip():
                     text, number = lines[-1].decode(), len(lines)
-                    entry, of_bulk = _parsed(text, path, number, run_id_of(path))
+                    entry, of_bulk = _parsed(text, path, number, run_of(path))
                     if last and (bulk is None or of_bulk != bulk):
                         break
                     last.append(entry)
@@ -244,10 +244,12 @@ def _unwritten(path: Path, error: OSError) -> RunError:
     return RunError(f"{path} cannot be written: {error.strerror or error}.")
 
 
-def _parsed(line: str, path: Path, number: int, run_id: str | None) -> tuple[Decision, str | None]:
+def _parsed(
+    line: str, path: Path, number: int, of: RunRecord | None
+) -> tuple[Decision, str | None]:
     """A line's decision, and the name of the bulk that it was made with."""
     try:
-        entry = opened_entry(line, run_id)
+        entry = opened_entry(line, of)
         decision = entry["decision"]
         if decision is not None and decision not in DECISIONS:
             raise ValueError(f"the decision {decision!r} is not known")

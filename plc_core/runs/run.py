@@ -39,6 +39,7 @@ from plc_core.files import (
     write_json,
     write_table,
 )
+from plc_core.identity import has_checksums
 from plc_core.runs.provenance import describe_data
 from plc_core.runs.status import INPUTS_VARIABLE, StatusFile
 from plc_core.runs.visit_files import VisitFiles
@@ -132,7 +133,7 @@ class Run:
     @property
     def has_checksums(self) -> bool:
         """Whether its files have checksums; older versions wrote none, and damage is not seen."""
-        return self.info.get("checksums") is not None
+        return has_checksums(self.info)
 
     @property
     def inputs_unchanged(self) -> bool:
@@ -250,9 +251,8 @@ class Run:
     def read_table(
         self, path: Path, columns: Sequence[str] | None = None, filters: Any = None
     ) -> pa.Table:
-        """A Parquet file of the run, verified as this run's files are; see `files.read_table`."""
-        names = None if columns is None else list(columns)
-        return read_table(path, names, filters, sealed=self.has_checksums)
+        """A Parquet file of the run; see `files.read_table`."""
+        return read_table(path, None if columns is None else list(columns), filters)
 
     def _table(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from plc_core.checksums import remembered
 from plc_core.files import REMEDY, RunError, check_table, paths_in, read_table, write_table
 
 VISITS_SCHEMA = pa.schema(
@@ -41,12 +43,12 @@ both sides is no evidence: its z, q, confidence, weight and p_flip are null."""
 class VisitFiles:
     """The folder `visits` of one run, which need not be there yet.
 
-    `sealed` says whether its files were written with checksums, and one without is damaged.
+    `complete` says whether its files should hold every step once; older versions may differ.
     """
 
-    def __init__(self, folder: Path, sealed: bool = False) -> None:
+    def __init__(self, folder: Path, complete: bool = False) -> None:
         self.folder = folder
-        self.sealed = sealed
+        self.complete = complete
 
     def append(self, columns: Mapping[str, Iterable[Any]]) -> None:
         """Add the visits of some whole steps, each column of VISITS_SCHEMA [N], as one file.
@@ -74,7 +76,7 @@ class VisitFiles:
             if (span := _span(part.name)) and span[0] >= steps:  # whatever it holds now
                 part.unlink()
                 continue
-            table = read_table(part, sealed=self.sealed)
+            table = read_table(part)
             kept = table.filter(pads.field("step") < steps)
             if kept.num_rows == table.num_rows:
                 continue
@@ -100,23 +102,23 @@ class VisitFiles:
         """
         names = list(columns) if columns is not None else VISITS_SCHEMA.names
         files = self._parts()
-        if self.sealed:
-            kept = check_spans(self.folder, (file.name for file in files), trained_steps)
+        if self.complete:
+            kept = files_to_read(self.folder, (file.name for file in files), trained_steps)
             files = [self.folder / name for name in kept]
         if not files:
             return VISITS_SCHEMA.empty_table().select(names).to_pandas()
-        for file in files:
-            check_table(file, self.sealed)
         options = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
-        dataset = pads.dataset(
-            [str(file) for file in files],
-            schema=VISITS_SCHEMA,
-            format=pads.ParquetFileFormat(default_fragment_scan_options=options),
-        )
         chosen = pads.field("pair_id") == pair_id if pair_id is not None else None
         try:
-            for fragment in dataset.get_fragments():
-                check_steps(Path(fragment.path), _steps_of(fragment.metadata))
+            for file in files:
+                check_table(file)
+                if _span(file.name) is not None:
+                    check_steps(file, remembered(_steps_in, file))
+            dataset = pads.dataset(
+                [str(file) for file in files],
+                schema=VISITS_SCHEMA,
+                format=pads.ParquetFileFormat(default_fragment_scan_options=options),
+            )
             return dataset.to_table(columns=names, filter=chosen).to_pandas()
         except (OSError, pa.ArrowException) as error:
             raise RunError(
@@ -127,7 +129,9 @@ class VisitFiles:
         return paths_in(self.folder, "[0-9]*.parquet")
 
 
-def check_spans(folder: Path, names: Iterable[str], trained_steps: int | None = None) -> list[str]:
+def files_to_read(
+    folder: Path, names: Iterable[str], trained_steps: int | None = None
+) -> list[str]:
     """The visit files that hold each step once, in order; all where one is of another's making.
 
     One that is the beginning of a longer one is left out: a kill leaves both where a resumed run
@@ -144,13 +148,13 @@ def check_spans(folder: Path, names: Iterable[str], trained_steps: int | None = 
     by_start = {first: name for name, (first, _) in spans.items()}  # the longest of each start
     kept = list(by_start.values())
     next_step = 0
-    for place, name in enumerate(kept):
+    for index, name in enumerate(kept):
         first, last = spans[name]
         if first > next_step:
             break
         if first < next_step:
             raise RunError(
-                f"{folder / name} has visits of step {first}, which {kept[place - 1]} has as well. "
+                f"{folder / name} has visits of step {first}, which {kept[index - 1]} has as well. "
                 "Take the one that is a copy, or was left from before, out of the folder."
             )
         next_step = last + 1
@@ -168,10 +172,14 @@ def check_steps(path: Path, steps: tuple[int, int] | None) -> None:
         )
 
 
-def _steps_of(file: pq.FileMetaData) -> tuple[int, int] | None:
-    """The first and last step of a file; None where its writer does not say."""
-    column = file.schema.names.index("step")
-    groups = [file.row_group(n).column(column).statistics for n in range(file.num_row_groups)]
+@functools.lru_cache(maxsize=2**16)
+def _steps_in(path: Path, *stamp: int) -> tuple[int, int] | None:
+    """The first and last step of a file; None where its footer does not say."""
+    footer = pq.read_metadata(path)
+    if "step" not in footer.schema.names:
+        return None
+    column = footer.schema.names.index("step")
+    groups = [footer.row_group(n).column(column).statistics for n in range(footer.num_row_groups)]
     known = [group for group in groups if group is not None and group.has_min_max]
     return (min(g.min for g in known), max(g.max for g in known)) if known else None
 
