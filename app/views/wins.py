@@ -187,12 +187,13 @@ def _data_of(run: Run) -> str:
 def _found(root: Path) -> dict[str, dict[str, str]]:
     found = {}
     for summary in training_runs(listed(root)):
-        if (summary.path / "judgements").is_dir():
-            with shown_errors(summary.name):
-                if summary.problem is not None:
-                    raise RunError(summary.problem)
-                if kinds := judgement_files(open_below(root, summary.name)):
-                    found[summary.name] = kinds
+        with shown_errors(summary.name):
+            if not (summary.path / "judgements").is_dir():  # raises where the run may not be read
+                continue
+            if summary.problem is not None:
+                raise RunError(summary.problem)
+            if kinds := judgement_files(open_below(root, summary.name)):
+                found[summary.name] = kinds
     return found
 
 
