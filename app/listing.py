@@ -51,9 +51,12 @@ def refuse_links(path: Path, files: Iterable[Path]) -> None:
 
 
 def report_of(run: RunSummary) -> Path | None:
-    """The run's report.html, where there is one."""
+    """The run's report.html, where there is one that may be read."""
     path = run.path / "report.html"
-    return path if path.is_file() else None
+    try:
+        return path if path.is_file() else None
+    except OSError:  # the folder is closed, which is the run's `problem`
+        return None
 
 
 def resumable_at(run: RunSummary) -> int | None:

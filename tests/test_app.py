@@ -1258,24 +1258,29 @@ def test_win_rates_say_which_answers_were_left_out(opened: Opened, tmp_path: Pat
     assert cells["plc", "sampled"] == 30
 
 
-def test_a_run_that_may_not_be_read_leaves_the_others_on_the_page_of_wins(
+def test_a_run_that_may_not_be_read_leaves_the_others_on_the_pages(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, name in enumerate(("dpo", "plc", "closed")):
         path = write_fake_run(tmp_path, name, pairs=20, seed=number)
         write_fake_answers(path, seed=number)
-    is_dir = Path.is_dir
 
-    def refused(path: Path) -> bool:  # as Python 3.11 does where the folder above is closed
-        if path == tmp_path / "closed" / "judgements":
-            raise PermissionError(13, "Permission denied", str(path))
-        return is_dir(path)
+    def closed(ask: Callable[[Path], bool]) -> Callable[[Path], bool]:
+        def refused(path: Path) -> bool:
+            if path.parent == tmp_path / "closed":  # as Python 3.11 does of a folder that is closed
+                raise PermissionError(13, "Permission denied", str(path))
+            return ask(path)
 
-    monkeypatch.setattr(Path, "is_dir", refused)
+        return refused
+
+    for name in ("is_dir", "is_file"):
+        monkeypatch.setattr(Path, name, closed(getattr(Path, name)))
     app = opened("views/wins.py", root=tmp_path, run="plc")
     assert "closed cannot be shown here" in said(app)
     assert "Permission denied" in said(app)
     assert sorted(app.multiselect(key="kept_won_by").options) == ["dpo", "plc"]
+    app = opened("views/runs.py", root=tmp_path)
+    assert app.dataframe[0].value.set_index("run").loc["closed", "state"] == "unreadable"
 
 
 def test_runs_of_other_data_are_told_beside_their_win_rates(opened: Opened, tmp_path: Path) -> None:
