@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from inspection.digest import Digest, digest
-from inspection.judged_answers import judged, kl_by_run, nearest_dpo
+from inspection.judged_answers import judged, judgement_files, kl_by_run, nearest_dpo
 from inspection.queries import columns
 from inspection.rerouting import Settings, changed_sides, recorded, reroute, stored
 from inspection.results import results_of
@@ -29,6 +30,7 @@ from scipy.stats import bootstrap
 from plc_core.analysis.audit import LENGTH_COLUMNS
 from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.statistics import auroc
+from plc_core.files import RunError
 from plc_core.runs import Run, open_run
 from tests.fake_run import write_fake_answers, write_fake_run
 
@@ -225,6 +227,18 @@ def test_the_results_of_a_run_are_those_of_its_files(run: Run, root: Path) -> No
     assert found["KL"] == pytest.approx(2.0)
     bare = open_run(write_fake_run(root / "more", "bare", pairs=20))
     assert math.isnan(results_of(bare)["reward"])
+
+
+def test_a_table_of_another_s_making_is_left_out(run: Run, tmp_path: Path) -> None:
+    again = open_run(shutil.copytree(run.path, tmp_path / "plc"))
+    rewards = pd.read_parquet(run.path / "judgements" / "gold-world.parquet")
+    rewards.to_parquet(again.path / "judgements" / "first.parquet")
+    rewards.to_parquet(again.path / "generations" / "world-log-probs.parquet")
+    assert judgement_files(again) == judgement_files(run) == {"gold-world": "scores"}
+    assert results_of(again) == results_of(run)
+    (again.path / "judgements" / "first.json").write_text("{}")  # as beside each of the run's own
+    with pytest.raises(RunError, match=r"first\.parquet is damaged: it has no checksum"):
+        judgement_files(again)
 
 
 def test_a_rival_that_does_not_decide_is_named_beside_the_one_that_does() -> None:

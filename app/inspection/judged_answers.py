@@ -12,25 +12,36 @@ from typing import Any
 import pandas as pd
 
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
-from plc_core.files import RunError, table_names
+from plc_core.files import RunError, is_sealed, table_names
 from plc_core.runs import Run
 
 TRAINED = "trained"
 
 
 def judgement_files(run: Run) -> dict[str, str]:
-    """The run's files of judgements by name, each "scores" or "verdicts"; others are left out."""
+    """The run's files of judgements by name, each "scores" or "verdicts"; others are left out.
+
+    Raises RunError where one of them is damaged.
+    """
     found = {}
     for path in sorted((run.path / "judgements").glob("[!.]*.parquet")):
-        if path.is_symlink():
-            continue
-        names = set(table_names(path))
+        names = _columns(run, path)
         if {"prompt_id", "policy", "decoding"} <= names:
             if "reward" in names:
                 found[path.stem] = "scores"
             elif "win" in names:
                 found[path.stem] = "verdicts"
     return found
+
+
+def _columns(run: Run, path: Path) -> set[str]:
+    """The columns of a table of the run; none where there is none, or a link, or another's."""
+    if path.is_symlink() or not path.exists():
+        return set()
+    # Beside the run's own lies a record: of these one without a checksum is damaged.
+    record = path.with_name(path.stem.removesuffix("-log-probs") + ".json")
+    is_own = not run.has_checksums or record.exists() or is_sealed(path)
+    return set(table_names(path)) if is_own else set()
 
 
 def read_judgements(run: Run, name: str, policy: str = TRAINED) -> pd.DataFrame:
@@ -126,7 +137,7 @@ def log_ratios(run: Run, judgements: str) -> pd.Series:
     for name in (f"{benchmark}-log-probs", benchmark) if benchmark else ():
         path = run.path / "generations" / f"{name}.parquet"
         needed = {"prompt_id", "policy", "decoding", "policy_logp", "reference_logp"}
-        if path.is_symlink() or not path.exists() or not needed <= set(table_names(path)):
+        if not needed <= _columns(run, path):
             continue
         table = run.read_table(path, sorted(needed)).to_pandas()
         own = table[(table["policy"] == TRAINED) & (table["decoding"] == "sampled")]
