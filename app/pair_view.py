@@ -49,16 +49,17 @@ class Shown(NamedTuple):
 def pair_html(run: Run, found: Digest, row: int, whole: bool) -> Shown:
     """The numbers and texts of the pair in one row of the run; long answers whole or cut."""
     try:
-        changed = (run.path / "findings.parquet").stat().st_mtime_ns
+        findings_changed = (run.path / "findings.parquet").stat().st_mtime_ns
     except OSError:
-        changed = None
-    return _html(str(found.folder), row, whole, changed, run, found)
+        findings_changed = None
+    return _html(str(found.folder), row, whole, findings_changed, run, found)
 
 
 @st.cache_resource(max_entries=200, show_spinner=False)
 def _html(
-    folder: str, row: int, whole: bool, changed: int | None, _run: Run, _found: Digest
+    folder: str, row: int, whole: bool, findings_changed: int | None, _run: Run, _found: Digest
 ) -> Shown:
+    # The digest, whose folder is new when pairs or visits change, knows nothing of findings.
     pair = read_pair(_found, row)
     numbers = rows(_found, [row], NUMBERS).iloc[0].to_dict()
     prompt = prompt_turns(pair.get("prompt")) or "This pair has no prompt."
