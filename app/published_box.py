@@ -9,6 +9,8 @@ from state import TEXT, kept
 
 from plc_core.analysis.paper import NAMES, published
 
+OWN = "among your runs"
+"""The column that says which objectives a run here has; the numbers are the paper's."""
 SAID = (
     "Win rate in percent against DPO, as the paper prints it. Its models, judge and prompts are "
     "others than those of the runs above unless you made them so: for comparison, not as a target."
@@ -17,7 +19,7 @@ SAID = (
 
 def published_box(objectives: Collection[str]) -> None:
     """The paper's win rates on a model and dataset; methods of `objectives` are marked."""
-    st.subheader("Published numbers", anchor=False, help=SAID)
+    st.subheader("Win rates that the paper published, %", anchor=False, help=SAID)
     cells = published("cells")
     left, right = st.columns(2)
     models = sorted(cells["model"].unique())
@@ -27,7 +29,7 @@ def published_box(objectives: Collection[str]) -> None:
     of = cells[(cells["model"] == model) & (cells["dataset"] == dataset)]
     wide = of.pivot_table(index="method", columns="benchmark", values="win_rate", sort=False)
     own = {NAMES.get(objective, "") for objective in objectives}
-    wide.insert(0, "trained here", ["yes" if method in own else "" for method in wide.index])
+    wide.insert(0, OWN, ["yes" if method in own else "" for method in wide.index])
     st.dataframe(
         wide.reset_index(),
         key="published",
@@ -36,6 +38,6 @@ def published_box(objectives: Collection[str]) -> None:
         column_config={
             column: st.column_config.NumberColumn(format="%.1f")
             for column in wide.columns
-            if column != "trained here"
+            if column != OWN
         },
     )

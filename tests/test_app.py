@@ -1177,7 +1177,7 @@ def test_wins_are_those_of_the_evaluation_with_the_answers_behind_them(
     told = said(opened("views/wins.py", root=tmp_path, **link))
     assert all(turn(one["role"], one["content"]) in told for one in talk)
     assert "&quot;content&quot;" not in told
-    published = app.dataframe[-1].value.set_index("method")["trained here"]
+    published = app.dataframe[-1].value.set_index("method")["among your runs"]
     assert published[published == "yes"].index.tolist() == ["PLC-DPO"]
     assert "No run has judged answers" in said(
         opened("views/wins.py", root=write_fake_run(tmp_path / "none", "run", pairs=20).parent)

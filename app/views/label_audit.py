@@ -48,7 +48,7 @@ def page() -> None:
     with right:
         name = pick_audit(root)
     if name is None:
-        st.info("There is no label audit yet. `plc audit FILE` makes one.")
+        st.info("There is no label audit yet. `plc audit FILE --model MODEL` makes one.")
         return
     with shown_errors(name):
         st.html(STYLE)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from plc_core.analysis.audit import flip_ranking, routing_by_state
+from plc_core.analysis.audit import AGAINST_LENGTH, flip_ranking, routing_by_state
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
 from plc_core.evaluation.benchmarks import GOLD, WORLD, model_for
 from plc_core.evaluation.comparison import SFT
@@ -19,6 +19,7 @@ from plc_core.evaluation.win_rate import WinRate
 from plc_core.runs import Run
 
 DECODINGS = ("greedy", "sampled")
+_SCORES = {AGAINST_LENGTH: "lengths alone", "-margin": "the plain margin"}
 
 
 def evaluate(run: Run, prompts: int) -> pd.DataFrame:
@@ -110,7 +111,8 @@ def summary_table(runs: Sequence[Run], baseline: Run, control: Run | None = None
         column = columns[shown[run.name]]
         for area in flip_ranking(visits, pairs).to_dict("records"):
             interval = MeanInterval(area["auroc"], area["low"], area["high"], area["n_flip"])
-            column[f"flip AUROC of {area['score']}"] = _interval(interval, 3)
+            score = _SCORES.get(area["score"], area["score"])
+            column[f"flip AUROC of {score}"] = _interval(interval, 3)
         for state, group in routing_by_state(visits, pairs).groupby("group", sort=False):
             means = "/".join(f"{mean:.3f}" for mean in group["mean"]) if group["n"].max() else "n/a"
             column[f"q clean/flip/tie, {state} pairs (n={group['n'].max():,})"] = means
