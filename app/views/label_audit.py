@@ -32,7 +32,7 @@ STYLE = f"""<style>{CSS}{READER_CSS}
 
 
 EVIDENCE = Guide(
-    "What each kind of evidence says of a label, out of fold: nats over chance, of .693 at most, "
+    "What each kind of evidence says of a label, out of fold: nats over chance, of 0.693 at most, "
     "and the weight that it has in p_flip.",
     "One or more kinds above 0.02.",
     "Which labels are wrong where no evidence is above chance.",

@@ -159,7 +159,8 @@ class Audit:
             )
         else:
             said.append(
-                f"The strongest evidence is {best}, {_worth(gain)} ({gain:.3f} of .693 nats)."
+                f"The strongest evidence is {best}, {_worth(gain)}: {gain:.3f} nats a label over "
+                "chance, of 0.693."
             )
         said += [f"{reason}." for _, reason in self.evidence.aside.values()]
         return said
@@ -285,7 +286,7 @@ def _ties(pairs: Pairs, table: pd.DataFrame) -> NDArray[np.float64]:
 
 def _worth(gain: float) -> str:
     """A gain in nats a label over chance, in words."""
-    return "worth little" if gain < 0.01 else "worth something" if gain < 0.05 else "worth much"
+    return "worth little" if gain < 0.01 else "worth something" if gain < 0.1 else "worth much"
 
 
 def _column(pairs: Pairs, name: str) -> list[Any]:
