@@ -284,6 +284,22 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(folder, monkeypat
     assert resumed.status["state"] == "done"
 
 
+def test_a_trained_run_without_its_last_checkpoint_is_trained_to_its_end_again(folder, tmp_path):
+    config = small(folder, "lost-checkpoint", save_steps=2)
+    run = train(config)
+    steps = run.info["trained_steps"]
+    shutil.copytree(run.path, tmp_path / run.name)
+    lost = open_run(tmp_path / run.name)
+    shutil.rmtree(trained_checkpoint(lost))
+    with pytest.raises(RunError, match=f"to step {steps}, .*checkpoint-.*resume set to true"):
+        load_trained(lost)  # not the earlier policy in silence
+    again = train(config.model_copy(update={"resume": True, "runs_dir": str(tmp_path)}))
+    assert (again.info["trained_steps"], again.status["state"]) == (steps, "done")
+    pd.testing.assert_frame_equal(again.visits(), run.visits())
+    both = [(trained_checkpoint(r) / WEIGHTS).read_bytes() for r in (again, run)]
+    assert both[0] == both[1]
+
+
 @pytest.fixture(scope="module")
 def half(folder, tmp_path_factory):
     """A run that was interrupted after step 3, with a checkpoint after step 2."""

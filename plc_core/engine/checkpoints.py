@@ -79,11 +79,33 @@ def last_checkpoint(run: Run) -> Path | None:
 
 
 def trained_checkpoint(run: Run) -> Path:
-    """The folder of the run's last whole checkpoint; RunError where it has none."""
+    """The folder of the run's last whole checkpoint.
+
+    RunError where it has none, or where that of its last step is gone: an earlier policy is not
+    the one that was trained.
+    """
     checkpoint = _last_finished(run)  # its optimizer, which may be large, is not needed
     if checkpoint is None:
         raise RunError(f"The run {run.name!r} has no whole checkpoint, so it has no policy.")
+    if lost_last_checkpoint(run):
+        raise RunError(
+            f"The run {run.name!r} was trained to step {run.info['trained_steps']}, and the last "
+            f"checkpoint that is there is {checkpoint}. Train it with resume set to true: it goes "
+            "on from there."
+        )
     return checkpoint
+
+
+def lost_last_checkpoint(run: Run) -> bool:
+    """Whether a run that was trained has checkpoints, but no longer that of its last step.
+
+    Of trainings with a trainer of the user's own it is not known which checkpoints were to be kept.
+    """
+    steps = run.info.get("trained_steps")
+    if steps is None or not run.info.get("config"):
+        return False
+    checkpoint = _last_finished(run)
+    return checkpoint is not None and _step(checkpoint) < steps
 
 
 def whole_checkpoints(run: Run) -> dict[int, Path]:

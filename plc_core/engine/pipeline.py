@@ -42,6 +42,7 @@ from plc_core.engine.checkpoints import (
     check_same,
     last_checkpoint,
     load_objective_state,
+    lost_last_checkpoint,
     open_training,
 )
 from plc_core.engine.config import TrainConfig
@@ -91,7 +92,7 @@ def train(config: TrainConfig) -> Run:
         open_training(config, "training")
     processes.wait_for_everyone()
     run = open_run(resolve(config.runs_folder, config.name))
-    if config.resume and run.is_trained:
+    if config.resume and run.is_trained and not lost_last_checkpoint(run):
         if main:
             run.take_up()
         return run
@@ -100,6 +101,8 @@ def train(config: TrainConfig) -> Run:
     states = (objective, shadow, posterior)
     steps = load_objective_state(checkpoint, *states) if checkpoint else 0
     check_record(run, steps)
+    if main and run.is_trained:
+        run.update_info(trained_steps=None)  # until it is again
     with run.running("preparing") if main else nullcontext():
         progress = Progress(run if main else None)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
