@@ -39,6 +39,8 @@ from plc_core.identity import MANIFEST as MANIFEST
 
 _SECONDS_BETWEEN_PARTS = 0.5
 _MANY = 64  # parts; more are joined into one when they are read
+_ENTRY, _ENTRY_FILE = "entry", "entry.json"
+"""Where an entry of the cache says which it is: in a table's metadata, and in a folder's file."""
 
 
 def content_hash(content: Any) -> str:
@@ -130,6 +132,7 @@ def cached_folder(folder: Path, make: Callable[[Path], None]) -> Path:
             new = Path(temporary) / "new"
             new.mkdir()
             make(new)
+            write_json(new / _ENTRY_FILE, {_ENTRY: folder.name})
             list_checksums(new)
             try:
                 if folder.is_file():
@@ -142,9 +145,12 @@ def cached_folder(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether an entry of the cache is there with all its files undamaged."""
+    """Whether an entry of the cache is there with all its files undamaged, and no other's."""
+    said = folder / _ENTRY_FILE
     try:
-        return (folder / MANIFEST).is_file() and first_damaged(folder) is None
+        whole = (folder / MANIFEST).is_file() and first_damaged(folder) is None
+        # Entries of older versions do not say which they are.
+        return whole and (not said.exists() or read_json(said).get(_ENTRY) == folder.name)
     except (RunError, OSError):  # not to be read, or of another run that the cache lay in
         return False
 
@@ -159,10 +165,23 @@ def cached_table(kind: str, settings: Any, make: Callable[[], pa.Table]) -> pa.T
     path = cache_dir() / kind / f"{content_hash(settings)}.parquet"
     with exclusive(path):
         with contextlib.suppress(RunError):
-            return read_table(path, sealed=True)
+            table = read_table(path, sealed=True)
+            if _is_of(table, path.stem):
+                return table
         table = make()
-        write_table(path, table)
+        write_table(path, _marked(table, path.stem))
     return table
+
+
+def _marked(table: pa.Table, entry: str) -> pa.Table:
+    """The table with the name of its entry of the cache, so that it is not taken for another's."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _ENTRY: entry})
+
+
+def _is_of(table: pa.Table, entry: str) -> bool:
+    """Whether a table is of this entry; those of older versions do not say it."""
+    said = (table.schema.metadata or {}).get(_ENTRY.encode())
+    return said is None or bool(said == entry.encode())
 
 
 class ContentStore:
@@ -208,7 +227,8 @@ class ContentStore:
         """Keep some rows, on disk at once."""
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
         if table.num_rows:
-            write_table(self.folder / f"{secrets.token_hex(8)}.parquet", table)
+            part = self.folder / f"{secrets.token_hex(8)}.parquet"
+            write_table(part, _marked(table, self.folder.name))
             self._take(table)
 
     @contextlib.contextmanager
@@ -251,14 +271,18 @@ class ContentStore:
             flush()
 
     def read(self) -> None:
-        """Take in what is on disk, and remove what is damaged; the later row of a key counts."""
+        """Take in what is on disk, and remove what is damaged or another store's.
+
+        The later row of a key counts.
+        """
         parts = sorted(self.folder.glob("[0-9a-f]*.parquet"), key=_written)
         for part in parts:
             try:
                 table = read_table(part, sealed=True)
             except RunError:
                 table = None
-            if table is not None and table.schema == self.schema:
+            own = table is not None and _is_of(table, self.folder.name)
+            if own and table.schema == self.schema:
                 self._take(table)
             else:
                 with contextlib.suppress(OSError):  # gone, or in a cache that is only read

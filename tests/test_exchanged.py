@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -25,7 +26,7 @@ from plc_core.runs import create_run, open_run, visit_files
 from plc_core.runs.decisions import decide, read_decisions, undo
 from plc_core.runs.visit_files import files_to_read
 from plc_core.seals import parquet_seal, seal_parquet
-from plc_core.storage import cached_folder, is_whole
+from plc_core.storage import ContentStore, cached_folder, cached_table, is_whole
 
 
 @pytest.fixture(scope="module")
@@ -435,3 +436,37 @@ def test_the_cache_has_no_run(runs, tmp_path):
     shutil.copytree(runs / "one" / "cache", runs / "other" / "cache")
     assert not is_whole(runs / "other" / "cache" / "entry")
     assert is_whole(cached_folder(runs / "other" / "cache" / "entry", make))
+
+
+def exchange(one: Path, other: Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def test_an_entry_of_the_cache_in_the_place_of_another_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path))
+
+    def folder(name: str) -> str:
+        def make(new: Path) -> None:
+            (new / "said").write_text(name)
+
+        return (cached_folder(tmp_path / "tokens" / name, make) / "said").read_text()
+
+    def table(name: str) -> str:
+        return str(cached_table("pairs", name, lambda: pa.table({"said": [name]}))["said"][0])
+
+    def store(name: str) -> ContentStore:
+        schema = pa.schema([("key", pa.string()), ("said", pa.string())])
+        return ContentStore("answers", {"of": name}, schema)
+
+    for name in ("one", "other"):
+        assert (folder(name), table(name)) == (name, name)
+        store(name).add([{"key": "q", "said": name}])
+    exchange(tmp_path / "tokens" / "one", tmp_path / "tokens" / "other")
+    exchange(*(tmp_path / "pairs").glob("*.parquet"))
+    exchange(*(next(store(name).folder.glob("[0-9a-f]*.parquet")) for name in ("one", "other")))
+    for name in ("one", "other"):
+        assert (folder(name), table(name)) == (name, name)
+        assert "q" not in store(name)

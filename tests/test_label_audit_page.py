@@ -227,6 +227,11 @@ def test_a_damaged_file_of_an_audit_is_a_sentence(opened, root) -> None:
         path.write_bytes(hit)
         assert f"{path.name}" in said(opened()).replace("\\", ""), name
         path.write_bytes(whole)
+    shown = root / "audited" / "blind_check" / "pairs.json"
+    whole = shown.read_bytes()
+    shown.unlink()
+    assert "the verdicts (1) count for nothing" in said(opened())
+    shown.write_bytes(whole)
     assert "damaged" not in said(opened())
 
 

@@ -99,9 +99,18 @@ class BlindCheck:
         write_json(self.folder / "pairs.json", {"shown": [vars(pair) for pair in shown]})
 
     def shown(self) -> list[Shown]:
-        """The pairs of the check in their order; none before `start`."""
+        """The pairs of the check in their order; none before `start`.
+
+        Raises:
+            RunError: where the file is damaged, or is missing though there are verdicts.
+        """
         path = self.folder / "pairs.json"
         if not path.exists():
+            if count := len(self.verdicts()):
+                raise RunError(
+                    f"{path} is missing, so the verdicts ({count}) count for nothing. Put a copy "
+                    "of it back; without one, delete verdicts.jsonl beside it and check anew."
+                )
             return []
         try:
             return [Shown(**row) for row in read_json(path)["shown"]]
