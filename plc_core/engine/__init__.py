@@ -3,7 +3,7 @@
 pipeline         `train`: a run from its parameters (`config`) and pairs to its folder
 trainer          the loop; `visits` records it, `checkpoints` is what it goes on from
 tokens           of pairs, by `templates`, `encoding` and `token_cache`
-packing, logprobs, vocabulary
+packing, logprobs, pair_attention, vocabulary
                  packed rows and the log-probs of their responses
 reference        log-probs of the reference, computed once and kept
 models, adapters, packaged_models
