@@ -92,7 +92,8 @@ def misfit(path: Path, origin: Origin) -> str | None:
     run = run_of(path)
     if run is None:
         return None
-    if is_of_another(run, origin.run_id):
+    # A run.json is what says the id: it may have been replaced since it was read.
+    if path.name != RUN_FILE and is_of_another(run, origin.run_id):
         return (
             f"is of another run: it was not written for the one whose {RUN_FILE} is in this folder"
         )
