@@ -87,7 +87,7 @@ def trained_checkpoint(run: Run) -> Path:
     checkpoint = _last_finished(run)  # its optimizer, which may be large, is not needed
     if checkpoint is None:
         raise RunError(f"The run {run.name!r} has no whole checkpoint, so it has no policy.")
-    if lost_last_checkpoint(run):
+    if _falls_short(run, checkpoint):
         raise RunError(
             f"The run {run.name!r} was trained to step {run.info['trained_steps']}, and the last "
             f"checkpoint that is there is {checkpoint}. Train it with resume set to true: it goes "
@@ -97,15 +97,18 @@ def trained_checkpoint(run: Run) -> Path:
 
 
 def lost_last_checkpoint(run: Run) -> bool:
-    """Whether a run that was trained has checkpoints, but no longer that of its last step.
+    """Whether a run that was trained has checkpoints, but no longer that of its last step."""
+    checkpoint = _last_finished(run)
+    return checkpoint is not None and _falls_short(run, checkpoint)
+
+
+def _falls_short(run: Run, checkpoint: Path) -> bool:
+    """Whether the run was trained beyond its last checkpoint.
 
     Of trainings with a trainer of the user's own it is not known which checkpoints were to be kept.
     """
     steps = run.info.get("trained_steps")
-    if steps is None or not run.info.get("config"):
-        return False
-    checkpoint = _last_finished(run)
-    return checkpoint is not None and _step(checkpoint) < steps
+    return steps is not None and bool(run.info.get("config")) and _step(checkpoint) < steps
 
 
 def whole_checkpoints(run: Run) -> dict[int, Path]:
