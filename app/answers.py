@@ -11,8 +11,10 @@ from inspection.judged_answers import (
     benchmark_of,
     outcomes,
     prompt_of,
+    prompts_of,
     read_answer,
 )
+from inspection.pair import beginning
 from marking import STYLE, block, literal, plain, prompt_turns
 from selection import select_rows, selected_rows
 from state import TEXT, kept
@@ -20,6 +22,7 @@ from state import TEXT, kept
 from plc_core.runs import Run
 
 REFERENCE = "reference"
+PROMPT_WIDTH = 300
 
 
 def answers_behind(
@@ -45,7 +48,7 @@ def answers_behind(
         rows = rows[rows["outcome"] == outcome].reset_index(drop=True)
     st.caption(
         f"{counts.get('win', 0):,} won, {counts.get('tie', 0):,} level, "
-        f"{counts.get('loss', 0):,} lost. Select one to read both answers."
+        f"{counts.get('loss', 0):,} lost. Select a row to read both answers."
     )
     if rows.empty:
         return
@@ -60,17 +63,39 @@ def answers_behind(
 
     shown = current if current in ids else ids[0]
     select_rows(key, [ids.index(shown)])
-    number = st.column_config.NumberColumn(format="%.3f")
+    number = st.column_config.NumberColumn(format="%.3f", width=85)
+    asked = _prompts(opened.get(method, next(iter(opened.values()))), name, decoding)
+    # An id names a prompt whose text is not kept.
+    rows.insert(0, "prompt", [beginning(asked.get(i, "")) or i for i in ids])
     st.dataframe(
-        rows,
+        rows.drop(columns="prompt_id"),
         key=key,
         hide_index=True,
         height=212,
         on_select=selected,
         selection_mode="single-row",
-        column_config=dict.fromkeys(("reward", "baseline", "difference"), number),
+        column_config={
+            **dict.fromkeys(("reward", "baseline", "difference"), number),
+            "prompt": st.column_config.TextColumn(width=PROMPT_WIDTH),
+            "outcome": st.column_config.TextColumn(width=75),
+        },
     )
     _side_by_side(opened, name, shown, decoding, (method, baseline), rows)
+
+
+def _prompts(run: Run, name: str, decoding: str) -> dict[str, str]:
+    benchmark = benchmark_of(run, name)
+    path = run.path / "generations" / f"{benchmark}.parquet"
+    if benchmark is None or not path.is_file():
+        return {}
+    return _prompts_of(str(path), path.stat().st_mtime_ns, benchmark, decoding, run)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _prompts_of(
+    path: str, changed: int, benchmark: str, decoding: str, _run: Run
+) -> dict[str, str]:
+    return prompts_of(_run, benchmark, decoding)
 
 
 def _side_by_side(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import streamlit as st
-from audit_words import row_of, texts_of
+from audit_words import Grouping, groupings, row_of, texts_of
 from inspection.pair import snippets
 from inspection.text_search import search
 from marking import literal, marked, numbers_line, plain, prompt_turns
@@ -34,15 +35,16 @@ def audited_pairs(folder: AuditFolder) -> None:
     """The list with its filters, and the pair that was clicked."""
     with st.container(key="split"):
         listing, reading = st.columns([0.46, 0.54], gap="medium")
+    groups = {g.name: g for g in groupings(folder) if g.of_pair is not None and len(g.rates) > 1}
     with listing:
-        rows, order = _filtered(folder)
+        rows, order = _filtered(folder, groups)
         pair_id = chosen_pair()
         row = row_of(folder, pair_id) if pair_id else None
         if pair_id and row is None:
             st.warning(f"This audit has no pair {plain(pair_id)}.")
         elif row is None and len(rows):
             row = int(rows[0])
-        _table(folder, rows, order, row)
+        _table(folder, rows, order, row, groups)
     with reading:
         if row is not None and len(rows):  # what was shown before would look like what was found
             changed = (folder.run.path / "pairs.parquet").stat().st_mtime_ns
@@ -53,10 +55,9 @@ def audited_pairs(folder: AuditFolder) -> None:
             place.html(html)
 
 
-def _filtered(folder: AuditFolder) -> tuple[NDArray[np.int64], str]:
+def _filtered(folder: AuditFolder, groups: Mapping[str, Grouping]) -> tuple[NDArray[np.int64], str]:
     """The places of the pairs that the filters let through, in order, and the order's name."""
     table = folder.table
-    sources = sorted(table["source"].dropna().unique().tolist())
     left, right = st.columns(2)
     text = left.text_input("Search in texts", key=kept("audit_text", "", TEXT))
     by = right.selectbox(
@@ -66,10 +67,20 @@ def _filtered(folder: AuditFolder) -> tuple[NDArray[np.int64], str]:
         format_func=ORDERS.__getitem__,
     )
     passed = np.ones(len(table), dtype=bool)
-    if len(sources) > 1:
-        picked = st.multiselect("Source", sources, key=kept("audit_source", [], TEXTS, sources))
-        if picked:
-            passed &= table["source"].isin(picked).to_numpy()
+    for place, (name, grouping) in zip(
+        st.columns(max(len(groups), 1)), groups.items(), strict=False
+    ):
+        options = grouping.rates["group"].tolist()
+        named = {o: f"{o} · {said}" for o, said in zip(options, grouping.words(), strict=True)}
+        picked = place.multiselect(
+            plain(name[:1].upper() + name[1:]),
+            options,
+            key=kept(f"audit_{name}", [], TEXTS, options),
+            format_func=named.__getitem__,
+            placeholder="All",
+        )
+        if picked and grouping.of_pair is not None:
+            passed &= grouping.of_pair.isin(picked).to_numpy()
     if text:
         found = search(folder.run.path, text)
         found.wait(_SECONDS, whole=True)
@@ -83,7 +94,13 @@ def _filtered(folder: AuditFolder) -> tuple[NDArray[np.int64], str]:
     return order[passed[order]], by
 
 
-def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | None) -> None:
+def _table(
+    folder: AuditFolder,
+    rows: NDArray[np.int64],
+    order: str,
+    row: int | None,
+    groups: Mapping[str, Grouping],
+) -> None:
     total, listed = len(folder.table), rows[:MOST_LISTED]
     of = f"{len(rows):,} of {total:,} pairs, {ORDERS[order]}"
     st.caption(of + (f"; the first {MOST_LISTED:,}" if len(rows) > MOST_LISTED else ""))
@@ -92,12 +109,13 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
         return
     own = folder.table.iloc[listed]
     changed = (folder.run.path / "pairs.parquet").stat().st_mtime_ns
+    of_pair = {name: g.of_pair for name, g in groups.items() if g.of_pair is not None}
     shown = pd.DataFrame(
         {
             "p_flip": own["p_flip"].to_numpy(),
             "pair": _snippets(str(folder.run.path), changed, listed),
+            **{name: part.iloc[listed].to_numpy() for name, part in of_pair.items()},
             "reason": own["reason"].to_numpy(),
-            "source": own["source"].to_numpy(),
         }
     )
     ids = own["pair_id"].tolist()
@@ -118,10 +136,10 @@ def _table(folder: AuditFolder, rows: NDArray[np.int64], order: str, row: int | 
         on_select=selected,
         selection_mode=["single-row", "single-cell"],
         column_config={
-            "p_flip": st.column_config.NumberColumn(format="%.3f", width=65, pinned=True),
-            "pair": text(width=200),
-            "reason": text(width=190),
-            "source": text(width=100),
+            "p_flip": st.column_config.NumberColumn(format="%.3f", width=60, pinned=True),
+            "pair": text(width=220),
+            "reason": text(width=230),
+            **{name: text(width=100) for name in groups},
         },
     )
 
@@ -144,10 +162,11 @@ def _pair(run: str, changed: int, row: int, whole: bool, _folder: AuditFolder) -
         score = pair.get(f"score_{kind}")
         said = kind if score is None or pd.isna(score) else f"{kind} · score {score:g}"
         columns += f'<div><div class="plc-role">{said}</div>{html}</div>'
+    reason = str(judged["reason"] or "No evidence against this label.")
     html = (
         f'<div class="plc-id">{literal(str(judged["pair_id"]))}</div>{numbers_line(numbers, {})}'
-        f'<div class="plc-reason">{literal(str(judged["reason"] or "Nothing speaks against it."))}'
-        f'</div><div class="plc-prompt">{prompt_turns(pair.get("prompt"))}</div>'
+        f'<div class="plc-reason">{literal(reason)}</div>'
+        f'<div class="plc-prompt">{prompt_turns(pair.get("prompt"))}</div>'
         f'<div class="plc-answers">{columns}</div>'
         f'<div class="plc-note">{literal(answers.note)}</div>'
     )

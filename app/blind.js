@@ -1,68 +1,107 @@
-// One pair of a blind check, and the keys that judge it.
+// The pairs of a blind check, and the keys that judge them.
 //
-// What is pressed carries the id of the pair on the screen and the name of who judges, and nothing
-// more can be pressed until the server has drawn the pair after it. A key that comes sooner after a
-// pair than anybody reads was meant for the one before, and is dropped.
+// A verdict is given here, on the pair that is shown, and carries its id and the name of who judges.
+// The next pairs were sent along, so the next one is shown at once; what was pressed is sent until
+// the server says that it is on disk. A key that comes sooner after a pair than anybody reads was
+// meant for the one before: it is not counted, which is said.
 
 const ACTIONS = { 1: "left", 2: "right", 0: "neither", u: "undo", U: "undo" };
 const UNREAD_MS = 250;
-const SILENT_MS = 8000;
+const RESEND_MS = 8000;
 const views = new WeakMap();
 
 export default function ({ data, parentElement, setStateValue }) {
   if (!views.has(parentElement)) views.set(parentElement, view(parentElement));
   const own = views.get(parentElement);
-  own.take(data, (entry) => setStateValue("verdict", entry));
+  own.take(data, (log) => setStateValue("log", log));
   return own.stop;
 }
 
 function view(root) {
   const at = (name) => root.querySelector(`[data-at="${name}"]`);
   const client = Math.random().toString(36).slice(2);
-  let data = { pair: null, last: null };
+  let data = { run: null, who: "", order: [], judged: [], pairs: {} };
   let send = () => {};
-  let count = 0;
-  let waiting = false;
+  let pending = []; // not yet on disk, as far as is known here
+  let seq = 0;
+  let sent = 0; // the last entry that was sent and not yet acknowledged
+  let shown; // the id of the pair in the pane, null where none is left
   let since = 0;
   let timer = 0;
+  let note = "";
 
   function take(given, sender) {
-    if (given.pair !== data.pair || waiting) since = performance.now();
-    const other = given.pair !== data.pair || given.html !== data.html;
-    data = given;
     send = sender;
-    waiting = false;
-    clearTimeout(timer);
-    if (other || !at("pane").hasChildNodes()) {
-      if (data.pair) at("pane").innerHTML = data.html; // escaped where it was made
-      else at("pane").textContent = `All ${data.total} pairs are judged.`;
+    if (given.acked.client === client) {
+      pending = pending.filter((entry) => entry.seq > given.acked.seq);
+      if (given.acked.seq >= sent) sent = 0;
     }
+    const known = given.run === data.run ? data.pairs : {};
+    data = { ...given, pairs: { ...known, ...given.pairs } };
     draw();
+    flush();
+  }
+
+  // The pairs that this person has judged, in that order, with what is not on disk yet.
+  function judged() {
+    const ids = [...data.judged];
+    for (const entry of pending) {
+      if (entry.run !== data.run || entry.who !== data.who) continue;
+      if (ids.includes(entry.pair)) ids.splice(ids.lastIndexOf(entry.pair), 1);
+      if (entry.action !== "undo") ids.push(entry.pair);
+    }
+    return ids;
+  }
+
+  function next() {
+    const done = new Set(judged());
+    return data.order.find((id) => !done.has(id)) ?? null;
   }
 
   function draw() {
+    const done = judged();
+    const pair = next();
+    const there = pair === null || pair in data.pairs ? pair : undefined;
+    if (there !== shown || there === undefined) {
+      shown = there;
+      since = performance.now();
+      if (shown) at("pane").innerHTML = data.pairs[shown]; // escaped where it was made
+      else if (shown === null) at("pane").textContent = `All ${data.order.length} pairs are judged.`;
+      else at("pane").textContent = "Reading the pair …";
+    }
     const who = data.who ? `${data.who} · ` : "";
-    at("progress").textContent = `${who}${data.done} of ${data.total}`;
-    at("bar").style.width = `${(100 * data.done) / data.total}%`;
-    at("pane").style.opacity = waiting ? 0.35 : 1;
-    at("pane").style.minHeight = data.pair ? "" : "0";
+    at("progress").textContent = `${who}${done.length} of ${data.order.length}`;
+    at("bar").style.width = `${(100 * done.length) / Math.max(data.order.length, 1)}%`;
+    at("saving").textContent = note || (pending.length ? "saving …" : "");
+    at("pane").style.minHeight = shown === null ? "0" : "";
     for (const button of root.querySelectorAll("button")) {
-      const judges = button.dataset.action !== "undo";
-      button.disabled = waiting || (judges ? !data.pair : !data.last);
+      button.disabled = button.dataset.action === "undo" ? !done.length : !shown;
     }
   }
 
   function press(action) {
-    const pair = action === "undo" ? data.last : data.pair;
-    if (waiting || !pair || performance.now() - since < UNREAD_MS) return;
-    waiting = true;
-    // Without an answer, as when the connection broke, the same pair can be judged again.
-    timer = setTimeout(() => {
-      waiting = false;
-      draw();
-    }, SILENT_MS);
-    send({ run: data.run, who: data.who, pair, action, number: `${client} ${++count}` });
+    const undone = judged().at(-1);
+    const pair = action === "undo" ? undone : shown;
+    if (!pair) return;
+    note = "";
+    if (action !== "undo" && performance.now() - since < UNREAD_MS) {
+      note = "That key came before the pair could be read, and was not counted.";
+    } else {
+      pending.push({ seq: ++seq, run: data.run, who: data.who, pair, action });
+    }
     draw();
+    flush();
+  }
+
+  function flush() {
+    if (!pending.length || sent) return;
+    sent = pending.at(-1).seq;
+    send({ client, entries: pending });
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      sent = 0;
+      flush();
+    }, RESEND_MS);
   }
 
   function onKey(event) {
@@ -83,11 +122,21 @@ function view(root) {
     if (button) press(button.dataset.action);
   }
 
+  // Before a click leads to another page, what is not sent yet is sent.
+  function onPointer() {
+    if (pending.length && pending.at(-1).seq > sent) {
+      sent = 0;
+      flush();
+    }
+  }
+
   document.addEventListener("keydown", onKey, true);
+  document.addEventListener("pointerdown", onPointer, true);
   at("root").addEventListener("click", onClick);
 
   function stop() {
     document.removeEventListener("keydown", onKey, true);
+    document.removeEventListener("pointerdown", onPointer, true);
     clearTimeout(timer);
     views.delete(root);
   }

@@ -9,9 +9,9 @@ from inspection.digest import Digest
 from inspection.queries import Ints, rows
 from marking import plain
 
-from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.decisions import DECISIONS, decide_all, read_decisions
+from plc_core.storage.files import RunError
 
 _SAID, _PROBLEM = "bulk_said", "bulk_problem"
 

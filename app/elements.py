@@ -13,6 +13,9 @@ import streamlit as st
 from state import TEXT, kept, value_of
 
 FORMATS, SAVED_AS = ("SVG", "PNG"), "save"
+TEXT_COLOUR = "#000037"
+"""What Streamlit draws in a chart in the text colour of the theme that is on: its own axes are in a
+grey that stands out from white by 3.7:1 only."""
 
 STYLE = """<style>
 .block-container {padding: 4.1rem 2.2rem 4rem}
@@ -25,9 +28,13 @@ h1 {padding: .2rem 0 .35rem !important}
 [data-testid="stElementContainer"]:has(> * [data-testid="stPlotlyChart"]), .js-plotly-plot {
   overflow: visible !important}
 .js-plotly-plot .modebar-container {top: -2.5rem !important}
+.plc-room {height: 450px}
 .st-key-tiles, .st-key-tiles > [data-testid="stHorizontalBlock"] {row-gap: .5rem !important}
+[data-testid="stButtonGroup"] button {color: inherit !important}
 @media (hover: none) {[data-testid="stElementToolbar"] {display: none}}
+.block-container:not(:has([data-testid="stPlotlyChart"])) .st-key-save_format {display: none}
 [data-plc-ahead] :is(.st-key-pair_charts, .st-key-beside) {opacity: .25; pointer-events: none}
+@media (max-width: 640px) {.block-container {padding: 4.1rem .8rem 4rem}}
 @media (max-width: 1000px) {
   .st-key-split > [data-testid="stLayoutWrapper"] > [data-testid="stHorizontalBlock"],
   .st-key-split > [data-testid="stHorizontalBlock"] {flex-wrap: wrap}
@@ -48,32 +55,36 @@ class Guide:
     silent: str
 
     def __str__(self) -> str:
-        said = {"Shows": self.shows, "Healthy": self.healthy, "Caveat": self.silent}
+        said = {"Shows": self.shows, "Healthy": self.healthy, "Does not show": self.silent}
         return "\n\n".join(f"**{name}** · {text}" for name, text in said.items())
 
 
 def chart(
     title: str,
-    figure: go.Figure,
+    figure: go.Figure | None,
     guide: Guide,
     key: str,
     *,
     clicked: Callable[[str], None] | None = None,
 ) -> None:
-    """A card with `figure`, its guide behind a question mark.
+    """A card with `figure`, its guide behind a question mark; without a figure, room for one.
 
     `clicked` is called with the key when a point was clicked.
     """
     with st.container(border=True, height="stretch"):
         heading(title, guide)
-        draw(title, figure, key, clicked)
+        if figure is None:
+            st.html('<div class="plc-room"></div>')
+        else:
+            draw(title, figure, key, clicked)
 
 
 def page_title(title: str, question: str) -> None:
     """A page's title and, beside it, the question that the page answers."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.title(title, anchor=False, width="content")
-        st.caption(question, width="content")
+        if question:
+            st.caption(question, width="content")
 
 
 def heading(title: str, guide: Guide | None = None) -> None:
@@ -94,14 +105,18 @@ def _config(title: str) -> dict[str, object]:
 
 
 def save_format() -> None:
-    """As what a chart's button saves it: one choice for all charts, at the foot of the page."""
-    st.segmented_control(
-        "Save charts as",
-        FORMATS,
-        key=kept(SAVED_AS, FORMATS[0], TEXT, FORMATS),
-        required=True,
-        help="The camera at a chart's upper right corner saves it.",
-    )
+    """As what a chart's button saves it: one choice for all charts, at the foot of the page.
+
+    `STYLE` hides it while the page has no chart, as parts of a page come and go by themselves.
+    """
+    with st.container(key="save_format"):
+        st.segmented_control(
+            "Save charts as",
+            FORMATS,
+            key=kept(SAVED_AS, FORMATS[0], TEXT, FORMATS),
+            required=True,
+            help="The camera at a chart's upper right corner saves it.",
+        )
 
 
 def draw(
@@ -109,6 +124,7 @@ def draw(
 ) -> None:
     """A figure alone; `title` names it to a reader of screens, and the file it is saved as."""
     config = _config(title)
+    _write_readably(figure)
     if clicked is None:
         st.plotly_chart(figure, key=key, config=config, alt=title)
         return
@@ -119,6 +135,17 @@ def draw(
     st.plotly_chart(
         figure, key=key, config=config, alt=title, on_select=on_select, selection_mode="points"
     )
+
+
+def _write_readably(figure: go.Figure) -> None:
+    """Write all that has no colour of its own in that of the theme's text; the same twice."""
+    if figure.layout.font.color == TEXT_COLOUR:
+        return
+    axis = {"tickfont": {"color": TEXT_COLOUR}, "title": {"font": {"color": TEXT_COLOUR}}}
+    figure.update_xaxes(axis).update_yaxes(axis)
+    corner = {"tickfont": {"color": TEXT_COLOUR}}
+    figure.update_ternaries(dict.fromkeys(("aaxis", "baxis", "caxis"), corner))
+    figure.update_layout(font={"color": TEXT_COLOUR})
 
 
 def table(frame: pd.DataFrame, key: str, **columns: object) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import streamlit as st
 from marking import plain
 
-from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import DECISIONS
+from plc_core.storage.files import RunError
 
 MOST_TO_DOWNLOAD = 50_000_000
 _EXPORTED = "exported"
@@ -21,9 +21,9 @@ def written(counts: Mapping[str, int], ties: bool) -> str:
     said = ", ".join(f"{name} {counts[name]:,}" for name in (*DECISIONS, "undecided"))
     said = f"Written: {said}. Injected flips undone: {counts['restored']:,}."
     if count := counts["ties"]:
-        are = "1 pair prefers nothing" if count == 1 else f"{count:,} pairs prefer nothing"
-        said += f" {are} (ties): " + (
-            "in the file, marked in the column `tie`. TRL has no ties and would train each as a "
+        are = "1 pair is a tie" if count == 1 else f"{count:,} pairs are ties"
+        said += f" {are}, " + (
+            "marked in the column `tie`. TRL has no ties and would train each as a "
             "preference for its `chosen`: write the file without ties for it."
             if ties
             else "left out."

@@ -9,6 +9,8 @@ from pathlib import Path
 from listing import WITHOUT_VISITS
 
 from plc_core.runs.listing import RunSummary
+from plc_core.runs.records import RECORDED, refuse_lost, tables
+from plc_core.storage.files import RunError, remedy
 
 MOST_VISIT_FILES = 24
 """So many files of visits are looked at, evenly from the first to the last."""
@@ -25,7 +27,7 @@ def damage(run: RunSummary) -> str | None:
     """
     if run.problem is not None or run.kind in WITHOUT_VISITS or run.kind == "?":
         return None
-    stamps = tuple(_stamp(run.path / name) for name in _TABLES)
+    stamps = tuple(_stamp(run.path / name) for name in (*_TABLES, *RECORDED))
     done = run.state == "done"
     return _damage(run.path, stamps, done) and _damage.__wrapped__(run.path, stamps, done)
 
@@ -40,17 +42,24 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=2_000)
 def _damage(path: Path, stamps: tuple[tuple[int, int] | None, ...], done: bool) -> str | None:
-    missing = [name for name, stamp in zip(_TABLES, stamps, strict=True) if stamp is None]
+    missing = [name for name, stamp in zip(_TABLES, stamps, strict=False) if stamp is None]
     if done and missing:
-        return f"It is done but has no {' and no '.join(missing)}."
-    tables = [path / name for name in _TABLES[:2] if name not in missing]
-    cut = [table.name for table in tables if not _whole(table)]
+        return f"It is done but has no {' and no '.join(missing)}. {remedy(path / missing[0])}"
+    try:
+        for folder in RECORDED:
+            refuse_lost(path / folder)
+    except RunError as error:
+        return str(error)
+    names = [name for name in _TABLES[:2] if name not in missing]
+    names += [f"{folder}/{table.name}" for folder in RECORDED for table in tables(path / folder)]
+    cut = [name for name in names if not _whole(path / name)]
     if "visits" not in missing:
         cut += [f"visits/{file.name}" for file in _some_visits(path) if not _whole(file)]
     if not cut:
         return None
     are = "is" if len(cut) == 1 else "are"
-    return f"{' and '.join(cut[:3])} {are} cut short or no Parquet file."
+    named = " and ".join(cut[:3])
+    return f"{named} {are} cut short or no Parquet file. {remedy(path / cut[0])}"
 
 
 def _some_visits(path: Path) -> list[Path]:

@@ -10,8 +10,8 @@ from marking import plain
 from reading import runs_root
 from selection import follow_click, restore
 
-from plc_core.files import RunError
 from plc_core.runs.listing import list_runs
+from plc_core.storage.files import RunError
 
 # Drawn here: an icon by name would be fetched from a server of fonts.
 ICON = (

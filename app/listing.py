@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from plc_core.files import RunError
 from plc_core.runs.listing import RunSummary, list_runs
+from plc_core.storage.files import RunError
 
 ANALYSIS = "analysis"
 """The kind of a folder that holds a report only, and neither pairs nor steps."""
@@ -24,8 +24,8 @@ def listed(root: Path) -> list[RunSummary]:
 
 
 def training_runs(runs: Iterable[RunSummary]) -> list[RunSummary]:
-    """All whose runs may have pairs: training runs, and folders of which nothing is known."""
-    return [run for run in runs if run.kind not in WITHOUT_VISITS]
+    """All whose runs may have pairs: training runs, and whatever cannot be read."""
+    return [run for run in runs if run.problem or run.kind not in WITHOUT_VISITS]
 
 
 def audits(runs: Iterable[RunSummary]) -> list[RunSummary]:
@@ -35,7 +35,7 @@ def audits(runs: Iterable[RunSummary]) -> list[RunSummary]:
 
 def default_run(root: Path) -> str | None:
     """The newest PLC-DPO run with visits, else the newest such run, else the newest run."""
-    trained = [run for run in listed(root) if run.kind == "training"]
+    trained = [run for run in listed(root) if run.kind == "training" and not run.problem]
     visited = [run for run in trained if any((run.path / "visits").glob("*.parquet"))]
     routed = [run for run in visited if run.config.get("objective") == "plc"]
     best = routed or visited or trained

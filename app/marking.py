@@ -29,7 +29,7 @@ CSS = """
 .plc-role {font-size: .8rem; opacity: .7; margin: .15rem 0 .15rem}
 .plc-code {font-family: monospace; font-size: .75em; opacity: .75; border-radius: .2rem;
   border: 1px solid rgba(128,128,128,.5); padding: 0 .15rem}
-.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .15rem 1.1rem}
+.plc-line {display: flex; flex-wrap: wrap; align-items: center; gap: .15rem .9rem}
 .plc-line span {font-size: .78rem; opacity: .7}
 .plc-line b {font-size: 1.02rem; font-weight: 600; font-variant-numeric: tabular-nums}
 .plc-q {display: flex; width: 9rem; height: .7rem; border-radius: .35rem; overflow: hidden;
@@ -39,6 +39,8 @@ CSS = """
   overflow-wrap: anywhere}
 .plc-prompt {max-height: 11rem; overflow-y: auto}
 .plc-none {opacity: .6; font-style: italic}
+.plc-truth {margin-top: .4rem}
+.plc-truth summary {cursor: pointer; font-size: .8rem; opacity: .7; width: fit-content}
 """
 STYLE = f"<style>{CSS}</style>"
 
@@ -123,30 +125,27 @@ def marked(chosen: str | None, rejected: str | None, whole: bool = True) -> Mark
     long = any(len(text or "") > MOST_CHARACTERS for text in (chosen, rejected))
     if long and not whole:
         boxes = (block(_shortened(text)) for text in (chosen, rejected))
-        return Marked(*boxes, "No difference is highlighted in answers this long.", cut=True)
+        return Marked(*boxes, "Too long to mark differences.", cut=True)
     unmarked = block(_plain(chosen)), block(_plain(rejected))
     if long:
-        return Marked(*unmarked, "No difference is highlighted in answers this long.", cut=True)
+        return Marked(*unmarked, "Too long to mark differences.", cut=True)
     lengths = [len((text or "").split()) for text in (chosen, rejected)]
     if not (chosen and rejected and min(lengths)):
-        return Marked(*unmarked, "No difference is highlighted, as an answer is empty.")
+        return Marked(*unmarked, "One answer is empty.")
     if max(lengths) > MOST_WORDS:
-        return Marked(
-            *unmarked, f"No difference is highlighted in answers above {MOST_WORDS:,} words."
-        )
+        return Marked(*unmarked, f"Too long to mark differences: above {MOST_WORDS:,} words.")
     left, right = _words_apart(chosen), _words_apart(rejected)
     matcher = SequenceMatcher(None, left[::2], right[::2], autojunk=False)
     if matcher.ratio() < LEAST_SHARED:
         return Marked(
             *unmarked,
-            f"No difference is highlighted, as the answers share less than "
-            f"{100 * LEAST_SHARED:.0f} % of their words at equal places.",
+            f"Too different to mark words: less than {100 * LEAST_SHARED:.0f} % are shared.",
         )
     same = matcher.get_matching_blocks()
     return Marked(
         block(_join(left, {i for m in same for i in range(m.a, m.a + m.size)})),
         block(_join(right, {i for m in same for i in range(m.b, m.b + m.size)})),
-        "Highlighted: words that differ.",
+        "Marked: words that differ.",
     )
 
 

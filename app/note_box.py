@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 from marking import plain
 
-from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision, decide, read_decisions
+from plc_core.storage.files import RunError
 
 _PROBLEM = "note_problem"
 

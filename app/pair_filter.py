@@ -154,7 +154,7 @@ def _more(
         for name in chosen:
             limits = bounds(found, name)
             if limits is None:
-                st.text(f"{label(name)} has no value.")
+                st.text(f"No pair has a value of {label(name)}.")
                 continue
             key = kept(f"in_{name}", limits, RANGE)
             low, high = st.columns(2)

@@ -23,15 +23,20 @@ from state import FLAG, NUMBER, TEXT, kept, set_kept
 from plc_core.analysis.figures.style import STATE_COLOURS
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision
+from plc_core.storage.files import RunError
 
 PAGE_ROWS = 16
 """Pairs that are listed at a time: as many as stand beside a pair on a laptop's screen."""
 
-_HEADS = "heads_clicked"
+_HEADS, _TRUTH = "heads_clicked", "truth"
 SCORES = ("score_chosen", "score_rejected")
-TEXTS = ("pair_id", "oracle_state", "flipped", "injected_tie", "source")
+TRUTH = ("oracle_state", "flipped", "injected_tie")
+"""What is known of a label, which a person who judges it should not see at once."""
+
+TEXTS = ("pair_id", *TRUTH, "source")
 Q = ("q_clean", "q_flip", "q_tie")
 BAR_WIDTH, CELL = 56, (72, 29)
+PROMPT_WIDTH = 210
 LISTED = ["row", *TEXTS, *(name for name in NUMBERS if name not in SCORES)]
 
 
@@ -121,7 +126,8 @@ def pair_table(
 ) -> None:
     """The numbers of one page of pairs, first what they are sorted by; a click chooses a pair.
 
-    A click on the head of one of `columns` sorts all pairs by it, a second one the other way.
+    A click on the head of one of `columns` sorts all pairs by it, a second one the other way. What
+    is known of the labels is listed where `truth_toggle` is on.
     """
     if view.empty:
         st.info("No pair matches these filters.")
@@ -169,7 +175,7 @@ def pair_table(
             },
             "score_gap": st.column_config.NumberColumn("score gap", format="%.2f", width=75),
             "margin": st.column_config.NumberColumn(format="%.4g", width=80),
-            "prompt": st.column_config.TextColumn(width=138, pinned=True),
+            "prompt": st.column_config.TextColumn(width=PROMPT_WIDTH, pinned=True),
             "q": st.column_config.ImageColumn(
                 width=CELL[0], help="clean, flip and tie, left to right"
             ),
@@ -186,19 +192,36 @@ def pair_table(
     )
 
 
+def truth_toggle(found: Digest) -> None:
+    """Whether the list says what is known of the labels, drawn where that differs by pair."""
+    if set(TRUTH) & set(found.columns) - constant(found, LISTED):
+        st.toggle(
+            "Known labels",
+            key=kept(_TRUTH, False, FLAG),
+            help="Lists which labels were swapped, injected ties and true states. Off, so that "
+            "nobody who judges a pair sees the answer; of one pair it is below its texts.",
+        )
+
+
 def _told(found: Digest, view: pd.DataFrame) -> pd.DataFrame:
     """What the list says of a page of pairs: first the prompt and q, last the id.
 
     What is the same for all pairs of the run is left out, and so is the mean of one visit.
     """
     same = constant(found, LISTED)
-    shown = view.drop(columns=["row", "pair_id", *(n for n in view if n in same)], errors="ignore")
+    hidden = () if st.session_state[kept(_TRUTH, False, FLAG)] else TRUTH
+    dropped = ["row", "pair_id", *hidden, *(n for n in view if n in same)]
+    shown = view.drop(columns=dropped, errors="ignore")
     if "visits" in same:
         shown = shown.drop(columns="mean_z", errors="ignore")
     for name, word in (("flipped", "swapped"), ("injected_tie", "exact tie")):
         if name in shown:
             shown[name] = shown[name].map({True: word}).astype("str")
-    shown.insert(0, "prompt", _snippets(str(found.run), str(found.folder), tuple(view["row"])))
+    shown.insert(0, "prompt", "")
+    try:
+        shown["prompt"] = _snippets(str(found.run), str(found.folder), tuple(view["row"]))
+    except RunError as error:  # the numbers are of the digest, and are whole
+        st.warning(f"The prompts are blank. {plain(str(error))}")
     if set(Q) <= set(view):
         shown.insert(1, "q", [q_bar(*q) for q in view[list(Q)].itertuples(index=False)])
     return shown.assign(pair_id=view["pair_id"])

@@ -20,8 +20,8 @@ from recipe_curves import recipe_curve
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 TRAJECTORY = Guide(
     "This pair's q, z and margin m at each step that used it; one epoch is one dot. The grey band "
@@ -66,9 +66,8 @@ def _html(
     answers = marked(text_of(pair.get("chosen")), text_of(pair.get("rejected")), whole)
     columns = ""
     for kind, html in zip(("chosen", "rejected"), answers[:2], strict=True):
-        score = pair.get(f"score_{kind}")
-        known = isinstance(score, float) and not math.isnan(score)
-        said = kind + (f" · score {score:.2f}" if known else "")
+        score = "" if pair.get("oracle_state") else _score(pair, kind)  # else see `truth`
+        said = kind + (f" · score {score}" if score else "")
         columns += f'<div><div class="plc-role">{said}</div>{html}</div>'
     # A file of findings may be large, and is not asked about pairs that it says nothing of.
     marks = _marks(_run, pair) if pair.get("marks") or "marks" not in pair else ""
@@ -77,7 +76,7 @@ def _html(
         f"{_numbers(pair, numbers)}"
         f'<div class="plc-note">{why(numbers)}</div>'
         f'<div class="plc-prompt">{prompt}</div><div class="plc-answers">{columns}</div>'
-        f'<div class="plc-note">{literal(answers.note)}</div>{marks}',
+        f'<div class="plc-note">{literal(answers.note)}</div>{truth(pair)}{marks}',
         answers.cut,
     )
 
@@ -95,22 +94,24 @@ def why(numbers: Mapping[str, float]) -> str:
     if math.isnan(z) or math.isnan(margin):
         return ""
     side = "rejected" if margin < 0 else "chosen"
-    beside = "below" if z < 0 else "above"
+    where = "below" if z < 0 else "above"
     state = max(STATES, key=lambda name: numbers[f"q_{name}"])
     return (
-        f"Why: the policy moved towards the {side} answer; the margin lies {abs(z):.2f} deviations "
-        f"{beside} the average, so {LOOKS[state]}."
+        f"The policy moved towards the {side} answer, {abs(z):.2f} deviations {where} the average: "
+        f"{LOOKS[state]}."
     )
 
 
-def pair_charts(run: Run, found: Digest, row: int) -> None:
-    """The pair's way through training, and its place on the run's curves."""
-    trajectory, curves = _figures(str(found.folder), row, run, found)
+def pair_charts(run: Run, found: Digest, row: int, drawn: bool) -> None:
+    """The pair's way through training, and its place on the run's curves; `drawn`, or room."""
+    trajectory = curves = None
+    if drawn:
+        trajectory, curves = _figures(str(found.folder), row, run, found)
     left, right = st.columns(2)
     with left:
-        chart("Its way through training", trajectory, TRAJECTORY, "pair_trajectory")
+        chart("Over training", trajectory, TRAJECTORY, "pair_trajectory")
     with right:
-        chart("Where it stands on the run's curves", curves, MAP, "q_against_z")
+        chart("On the run's curves", curves, MAP, "q_against_z")
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
@@ -154,23 +155,42 @@ def _numbers(pair: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         name: format(known[name], form) if pd.notna(known.get(name)) else "–"
         for name, form in SHOWN.items()
     }
-    scores = [pair.get("score_chosen"), pair.get("score_rejected")]
-    chosen, rejected = (score if isinstance(score, float) else math.nan for score in scores)
-    if not math.isnan(chosen - rejected):
-        shown["score gap"] = f"{chosen - rejected:+.2f}"
+    if not pair.get("oracle_state") and _score(pair, "chosen") and _score(pair, "rejected"):
+        shown["score gap"] = f"{pair['score_chosen'] - pair['score_rejected']:+.2f}"
     if pair.get("votes"):
         votes = [str(vote) for vote in pair["votes"]]
         shown["votes for chosen"] = f"{votes.count('chosen')} of {len(votes)}"
         if "tie" in votes:
             shown["votes for a tie"] = f"{votes.count('tie')} of {len(votes)}"
+    q = {state: known.get(f"q_{state}") for state in STATES}
+    return numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)})
+
+
+def _score(pair: Mapping[str, Any], kind: str) -> str:
+    """An answer's score as text; empty where it is not known."""
+    score = pair.get(f"score_{kind}")
+    return f"{score:.2f}" if isinstance(score, float) and not math.isnan(score) else ""
+
+
+def truth(pair: Mapping[str, Any]) -> str:
+    """What is known of the label, shut until it is asked for; empty where nothing is known.
+
+    Beside the keys that decide on the pair it would be the answer to what is judged. Where the true
+    state is known, the scores that it was made from would be too.
+    """
+    shown = {}
     if pair.get("flipped") is not None:
         shown["label swapped"] = "yes" if pair["flipped"] else "no"
     if pair.get("injected_tie"):
         shown["injected"] = "exact tie"
     if pair.get("oracle_state"):
         shown["true state"] = str(pair["oracle_state"])
-    q = {state: known.get(f"q_{state}") for state in STATES}
-    return numbers_line(shown, {s: v for s, v in q.items() if pd.notna(v)})
+        if (chosen := _score(pair, "chosen")) and (rejected := _score(pair, "rejected")):
+            shown["scores, chosen and rejected"] = f"{chosen}, {rejected}"
+    if not shown:
+        return ""
+    summary = "<summary>Show what is known</summary>"
+    return f'<details class="plc-truth">{summary}{numbers_line(shown, {})}</details>'
 
 
 def _marks(run: Run, pair: Mapping[str, Any]) -> str:

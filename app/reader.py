@@ -15,13 +15,13 @@ import numpy as np
 import streamlit as st
 from inspection.digest import Digest
 from inspection.queries import Ints, rows
+from key_log import acknowledged, take_new
 from marking import CSS, plain
 from pair_view import pair_html
 from reading import open_below, runs_root
 from selection import choose_pair, chosen_runs
 from state import value_of
 
-from plc_core.files import RunError
 from plc_core.runs import Run
 from plc_core.runs.decisions import Decision, decide, read_decisions, undo
 
@@ -43,7 +43,7 @@ LEAST_TEXTS, MOST_TEXTS = 1, 32
 MOST_BYTES = 400_000
 """Of the pairs ahead, so many texts are sent along, more of them while decisions come quickly."""
 
-_ACKED, _PROBLEM, _SAID, _PACE = "reader_acked", "reader_problem", "reader_said", "reader_pace"
+_PROBLEM, _SAID, _PACE = "reader_problem", "reader_said", "reader_pace"
 
 
 def _button(action: str, label: str, key: str, means: str) -> str:
@@ -106,7 +106,6 @@ def reader(
     current = None if row is None or not len(order) else _ids(found, [row])[0]
     if row is not None and here is None:
         ids, first = [], 0
-    acked = st.session_state.get(_ACKED, {})
     _component(
         key=KEY,
         data={
@@ -125,7 +124,7 @@ def reader(
             "progress": [progress.decided, progress.total],
             "words": value_of("q") or "",
             "undoable": bool(decisions),
-            "acked": {"client": acked.get("client", ""), "seq": acked.get("seq", 0)},
+            "acked": acknowledged(KEY),
         },
         on_log_change=_apply,
     )
@@ -160,24 +159,12 @@ def _texts(
 
 def _apply() -> None:
     """Take what was done in the browser since it was last heard, in that order, each thing once."""
-    log = (st.session_state.get(KEY) or {}).get("log") or {}
-    acked = st.session_state.get(_ACKED, {})
-    client = str(log.get("client"))
-    done = acked.get("seq", 0) if acked.get("client") == client else 0
-    entries = [entry for entry in log.get("entries", []) if entry["seq"] > done]
-    st.session_state[_PACE] = len(entries)
-    for number, entry in enumerate(entries):
-        try:
-            _take(entry)
-        except RunError as error:
-            later = len(entries) - number - 1
-            more = f" Nor were the {later} keys after it." if later else ""
-            st.session_state[_PROBLEM] = f"{error}{more}"
-            if entry.get("pair"):
-                choose_pair(str(entry["pair"]))
-            break
-    if entries:
-        st.session_state[_ACKED] = {"client": client, "seq": entries[-1]["seq"]}
+    taken = take_new(KEY, _take)
+    st.session_state[_PACE] = taken.entries
+    if taken.refused is not None:
+        st.session_state[_PROBLEM] = taken.problem
+        if taken.refused.get("pair"):
+            choose_pair(str(taken.refused["pair"]))
 
 
 def _take(entry: Mapping[str, Any]) -> None:

@@ -24,8 +24,8 @@ from marking import plain
 from run_loading import wait_for
 
 from plc_core.analysis.noise import P_FLIP_FROM
-from plc_core.files import RunError
 from plc_core.runs import LENGTH_COLUMNS, Run, open_run, resolve
+from plc_core.storage.files import RunError, remedy
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,7 @@ def open_training(root: Path, name: str) -> Run:
     if kind in WITHOUT_VISITS:
         what = "an analysis" if kind == "analysis" else f"a run of the kind {kind!r}"
         raise RunError(
-            f"{name!r} is {what} and has no pairs of its own; its report is "
-            f"{run.path / 'report.html'}."
+            f"{name!r} is {what} and has no pairs of its own; the page Runs has its report."
         )
     return run
 
@@ -92,6 +91,9 @@ def shown_errors(name: str) -> Iterator[None]:
         yield
     except RunError as error:
         st.warning(f"The run {plain(name)} cannot be shown here. {plain(str(error))}")
+    except FileNotFoundError as error:
+        said = f"{error.filename} is missing. {remedy(Path(str(error.filename)))}"
+        st.warning(f"The run {plain(name)} cannot be shown here. {plain(said)}")
     except OSError as error:
         what = f"{error.filename} cannot be read" if error.filename else "A file cannot be read"
         why = f": {error.strerror}" if error.strerror else ""
@@ -192,12 +194,14 @@ def is_shadow(run: Run) -> bool:
 
 
 def metrics(run: Run) -> pd.DataFrame:
-    """The run's metrics, one row an optimizer step, thinned evenly where there are very many."""
-    path = run.path / "metrics.parquet"
-    try:
-        state = path.stat()
-    except FileNotFoundError:
+    """The run's metrics, one row an optimizer step, thinned evenly where there are very many.
+
+    RunError as `Run.metrics_file`.
+    """
+    path = run.metrics_file()
+    if path is None:
         return pd.DataFrame()
+    state = path.stat()
     return _metrics(str(path), state.st_mtime_ns, state.st_size)
 
 
@@ -222,8 +226,10 @@ def audit_tables(
     """
     wanted = [*(("pair_id",) if names else ("row",)), *AUDITED]
     table = columns(found, wanted) if most is None else sample(found, Filter(), wanted, most)
-    if names and "row" in table:
-        table = table.drop(columns="row")
+    if names:
+        table = table.drop(columns="row", errors="ignore")
+        # pandas joins its own strings several times slower than Python's.
+        table["pair_id"] = table["pair_id"].astype(object)
     table = table.rename(columns={"row": "pair_id"})
     numbers = ["margin", "z", "q_clean", "q_flip", "q_tie", "weight"]
     visits = table.reindex(columns=["pair_id", "last_step", *numbers])

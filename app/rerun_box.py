@@ -8,8 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from plc_core.files import RunError, resource
 from plc_core.parameters import ParameterError, defaults_beside, rerun_command
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import resource
 
 TRAINING = "01_train.ipynb"
 

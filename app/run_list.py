@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 from elements import age, moment
 from health import damage
-from inspection.results import RESULTS, results_of
+from inspection.results import DECODINGS, RESULTS, results_of
 from listing import ANALYSIS, AUDIT, audits, listed, report_of
 from marking import plain
 from reading import LIVE, open_below, runs_root
@@ -19,9 +19,9 @@ from selection import AUDIT_PAGE, choose_runs, select_rows, selected_rows
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept
 
-from plc_core.files import RunError
 from plc_core.runs import open_run
 from plc_core.runs.listing import RunSummary
+from plc_core.storage.files import RunError
 
 TALLEST_TABLE = 8
 MOST_LINKS = 6
@@ -83,7 +83,10 @@ def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
             "created": [moment(run.created) for run in runs],
         }
     )
-    remarks = [run.problem or damage(run) or run.reason or "" for run in runs]
+    remarks = [
+        run.problem or damage(run) or (n < MOST_RESULTS and unread_results(run)) or run.reason or ""
+        for n, run in enumerate(runs)
+    ]
     if any(remarks):
         table["remark"] = remarks
     return table
@@ -91,22 +94,43 @@ def _listing(runs: Sequence[RunSummary]) -> pd.DataFrame:
 
 def _results(runs: Sequence[RunSummary]) -> pd.DataFrame:
     """What the first runs of the list came to; blank for the others, and where it is not known."""
-    rows: list[dict[str, float]] = []
-    for run in runs[:MOST_RESULTS]:
-        rows.append({})
-        if run.problem is None and run.kind == "training":
-            files = [run.path / name for name in ("metrics.parquet", "judgements", "generations")]
-            stamps = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
-            rows[-1] = _result(str(run.path), stamps)
+    rows = [_result_of(run)[0] for run in runs[:MOST_RESULTS]]
     table = pd.DataFrame(rows, index=range(len(rows)), columns=list(RESULTS), dtype="float64")
     return table.reindex(range(len(runs))).dropna(axis="columns", how="all")
 
 
+def unread_results(run: RunSummary) -> str | None:
+    """Why the results of a run that has ended cannot be read, as a sentence; None where they can.
+
+    While a run goes on, its answers may be newer than their scores.
+    """
+    return None if run.state in LIVE else _result_of(run)[1]
+
+
+def _result_of(run: RunSummary) -> tuple[dict[str, float], str | None]:
+    """The results of a training run whose record can be read, or why they cannot be read."""
+    if run.problem is not None or run.kind != "training":
+        return {}, None
+    names = ("run.json", "metrics.parquet", "judgements", "generations")
+    files = [run.path / name for name in names]
+    stamps = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
+    found = _result(str(run.path), stamps)
+    return _read(str(run.path)) if found[1] else found  # a file may have been mended in place
+
+
 @st.cache_data(max_entries=5_000, show_spinner=False)
-def _result(path: str, stamps: tuple[int, ...]) -> dict[str, float]:
-    with contextlib.suppress(RunError, OSError, ValueError, KeyError):  # the remark says it
-        return results_of(open_below(Path(path).parent, Path(path).name))
-    return {}
+def _result(path: str, stamps: tuple[int, ...]) -> tuple[dict[str, float], str | None]:
+    return _read(path)
+
+
+def _read(path: str) -> tuple[dict[str, float], str | None]:
+    """The results of the run in the folder `path`, or why they cannot be read."""
+    try:
+        return results_of(open_below(Path(path).parent, Path(path).name)), None
+    except RunError as error:
+        return {}, str(error)
+    except (OSError, ValueError, KeyError):  # files of another's making may hold anything
+        return {}, None
 
 
 def runs_csv(runs: Sequence[RunSummary]) -> None:
@@ -152,7 +176,12 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
             "state": text(width=75),
             "progress": st.column_config.ProgressColumn(format="%d %%", max_value=100, width=95),
             "accuracy": column(format="%.3f", width=70, help="Pairs with m > 0, last tenth"),
-            "reward": column(format="%.2f", width=65, help="Mean judged reward, sampled answers"),
+            **{
+                f"reward, {name}": column(
+                    format="%.2f", width=115, help=f"Mean judged reward of {name} answers"
+                )
+                for name in DECODINGS
+            },
             "KL": column(format="%.2f", width=55, help="To the reference, nats a response"),
             "objective": text(width=75),
             "β": number,
@@ -203,8 +232,9 @@ def reports(runs: Sequence[RunSummary]) -> None:
         names = [run.name for run in found]
         by_name = dict(zip(names, found, strict=True))
         key = kept("report", names[0], TEXT, names)
+        left, right = st.columns([0.75, 0.25])
         run = by_name[
-            st.selectbox(
+            left.selectbox(
                 "Report",
                 names,
                 key=key,
@@ -212,25 +242,25 @@ def reports(runs: Sequence[RunSummary]) -> None:
                 label_visibility="collapsed",
             )
         ]
-        report_file(run, "listed")
+        with right:
+            report_button(run, "Download the report", "listed")
 
 
-def report_file(run: RunSummary, key: str) -> None:
-    """The path of a run's report, to copy, and the report to download and open."""
+def report_button(run: RunSummary, label: str, key: str) -> None:
+    """A button that hands a run's report to the browser, which opens it; where it lies, as help."""
     path = report_of(run)
     if path is None:
         st.caption("This report is not written yet.")
         return
-    left, right = st.columns([0.8, 0.2])
-    left.code(str(path), language=None, wrap_lines=True)
-    right.download_button(
-        "Download",
+    st.download_button(
+        label,
         path.read_bytes,
         f"{run.name}.html",
         "text/html",
         key=f"report_{key}_{run.name}",
         on_click="ignore",
-        width="stretch",
+        icon=":material/description:",
+        help=plain(str(path)),
     )
 
 

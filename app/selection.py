@@ -53,7 +53,7 @@ def choose_pair(pair_id: str) -> None:
     _store("pair", [pair_id])
 
 
-def head(title: str, question: str) -> tuple[Path, str] | None:
+def head(title: str, question: str = "") -> tuple[Path, str] | None:
     """A page's title, the question it answers, and its run picker; directory and chosen run."""
     left, right = st.columns([0.7, 0.3], vertical_alignment="bottom")
     with left:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
-from inspection.judged_answers import kl_by_run, nearest_dpo
+from inspection.judged_answers import kl_by_run, kl_control, nearest_dpo
 
 from plc_core.analysis.statistics import MeanInterval, format_p
-from plc_core.evaluation.results import is_matched
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.runs import Run
 
@@ -36,9 +35,8 @@ def in_words(cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
     for cell in with_baseline(cells, baseline).to_dict("records"):
         method, decoding = str(cell["method"]), str(cell["decoding"])
         is_baseline = method == baseline
-        name = f"{method} (baseline)" if is_baseline else method
-        said = f"{EVEN:.0f} by definition" if is_baseline else win_words(cell)
-        rows.setdefault(name, {"method": name})[decoding] = said
+        said = f"{EVEN:.0f}, the baseline" if is_baseline else win_words(cell)
+        rows.setdefault(method, {"method": method})[decoding] = said
     return pd.DataFrame(list(rows.values()))
 
 
@@ -100,8 +98,8 @@ def kl_control_table(
             missing = "its KL is not kept" if math.isnan(own) else "no DPO run with a KL is chosen"
             rows.append(row | {"KL control": f"not known: {missing}"} | moved)
             continue
-        if not is_matched(kls[near].mean, own):
-            said = f"none chosen moved as far; the nearest is {near}, {_kl(kls[near])}"
+        if kl_control(kls, objectives, run_name) is None:
+            said = f"none of these moved as far; {near}, the nearest: {_kl(kls[near])}"
             rows.append(row | {"KL control": said} | moved)
             continue
         both = table[table["method"].isin([run_name, near])]

@@ -8,16 +8,19 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from plc_core.batch.jobs import run_jobs
-from plc_core.data import DATASETS
+from plc_core.data import DATASETS, DataError
+from plc_core.data.folders import local_files
 from plc_core.data.world import WORLD
-from plc_core.files import checkout, project_path, resource
-from plc_core.parameters import load_yaml
+from plc_core.parameters import ParameterError, load_yaml
 from plc_core.runs import Run, open_run, resolve
+from plc_core.storage.paths import checkout, project_path, resource
 
 
 def run_audit(given: argparse.Namespace) -> int:
@@ -37,13 +40,19 @@ def run_audit(given: argparse.Namespace) -> int:
         "policy": given.policy or ("flip" if export else None),
         "export": export,
         "noise_by": given.by,
+        "rates_by": given.by and given.by[0],
         "run": given.run,
         "name": name,
         "runs_dir": str(runs),
     }
     parameters = {key: value for key, value in chosen.items() if value is not None}
     parameters |= {key: load_yaml(value) for key, value in given.p}
-    errors = run_jobs(resource("notebooks") / "audit.ipynb", [parameters])
+    try:
+        if data not in DATASETS and data != WORLD:
+            local_files(Path(data))  # before a kernel is started for it
+        errors = run_jobs(resource("notebooks") / "audit.ipynb", [parameters])
+    except (DataError, ParameterError) as refused:
+        errors = [str(refused)]
     for error in errors:
         sys.stderr.write(f"{error}\n")
     if errors:
@@ -57,9 +66,7 @@ def run_audit(given: argparse.Namespace) -> int:
     lines = [*folder.said["sentences"], *_left_out(run)]
     for column in config.noise_by:
         for row in folder.noise_by(column).to_dict("records"):
-            rate = "not known" if np.isnan(row["rate"]) else f"{row['rate']:.0%}"
-            interval = "" if np.isnan(row["low"]) else f" [{row['low']:.0%}, {row['high']:.0%}]"
-            lines.append(f"  {column} {row['group']}: {rate}{interval}, {row['pairs']:,} pairs")
+            lines.append(f"  {column} {row['group']}: {rate_of(row)}, {row['pairs']:,} pairs")
     lines.append("")
     lines += [
         f"Report:     {run.path / 'report.html'}",
@@ -72,6 +79,13 @@ def run_audit(given: argparse.Namespace) -> int:
     return 0
 
 
+def rate_of(row: Mapping[Any, Any]) -> str:
+    """The noise rate of a row of `Audit.noise_by` with its interval, as text."""
+    rate = "not known" if np.isnan(row["rate"]) else f"{row['rate']:.0%}"
+    interval = "" if np.isnan(row["low"]) else f" [{row['low']:.0%}, {row['high']:.0%}]"
+    return rate + interval
+
+
 def _left_out(run: Run) -> list[str]:
     """A line on the rows that are no pairs of the audit, by rule; none where every row is one."""
     findings = run.findings()
@@ -79,7 +93,10 @@ def _left_out(run: Run) -> list[str]:
     if counts.empty:
         return []
     by_rule = ", ".join(f"{rule} {count:,}" for rule, count in counts.items())
-    return [f"{counts.sum():,} of {run.info['data']['rows_read']:,} rows left out: {by_rule}."]
+    return [
+        f"{counts.sum():,} of {run.info['data']['rows_read']:,} rows left out: {by_rule}; "
+        f"{run.path / 'findings.parquet'} says which."
+    ]
 
 
 def _stem(file: str) -> str:

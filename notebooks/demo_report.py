@@ -7,10 +7,11 @@ from typing import NamedTuple
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from plc_core.analysis.audit import join_last_visits
+from plc_core.analysis.audit import flip_ranking, join_last_visits, routing_by_state
 from plc_core.evaluation.methods import check_same
-from plc_core.files import project_path
+from plc_core.evaluation.summary import labels
 from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.storage.paths import project_path
 
 
 class ComparisonConfig(BaseModel):
@@ -54,6 +55,34 @@ def open_comparison(config: ComparisonConfig) -> Comparison:
         opened[config.control] if config.control else None,
         opened[config.spotlight],
     )
+
+
+def routing_found(run: Run) -> str:
+    """What a run's q_flip tells of labels whose truth is known, as a sentence."""
+    visits, pairs = run.visits(), run.pairs()
+    means = routing_by_state(visits, pairs).query("state == 'flip'").set_index("group")["mean"]
+    area, alone = flip_ranking(visits, pairs).iloc[[0, 1]].to_dict("records")
+    return (
+        f"{labels([run])[run.name]} gives reversed labels a q_flip of {means['flip']:.2f} on "
+        f"average and right ones {means['clean']:.2f}: it ranks a reversed label above a right one "
+        f"in {100 * area['auroc']:.0f} % [{100 * area['low']:.0f}, {100 * area['high']:.0f}] of "
+        f"cases, as its plain margin does in {100 * alone['auroc']:.0f} % (guessing: 50 %)."
+    )
+
+
+def routing_table(run: Run) -> pd.DataFrame:
+    """Mean routing weights with their 95 % intervals as text, a row a true state."""
+    table = routing_by_state(run.visits(), run.pairs())
+    table = table.assign(
+        weight="q_" + table["state"],
+        text=[
+            f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" if row["n"] else "–"
+            for row in table.to_dict("records")
+        ],
+    )
+    shown = table.pivot_table("text", "group", "weight", aggfunc="first", sort=False)
+    shown.insert(0, "pairs", table.groupby("group", sort=False)["n"].first().map("{:,}".format))
+    return shown.rename_axis(index="true state", columns=None)
 
 
 def reversed_pairs(run: Run, count: int = 5) -> pd.DataFrame:

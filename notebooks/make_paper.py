@@ -11,9 +11,9 @@ from plc_core.batch.job_progress import clock
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.planning import TRAIN_NOTEBOOK
 from plc_core.environment import plain_streams
-from plc_core.files import RunError
 from plc_core.interrupts import exit_status, stopping
 from plc_core.parameters import ParameterError, notebook_values, run_folder
+from plc_core.storage.files import RunError
 
 _NUMBERS = {f"{n:02d}" for n in (*range(2, 11), 12, 13, 14)}
 

@@ -13,61 +13,34 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.analysis.audit import flip_ranking, join_last_visits, knows_flips
+from notebooks.pair_cards import STYLE, pair_card
+from plc_core.analysis.audit import AGAINST_LENGTH, flip_ranking, join_last_visits, knows_flips
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import wilson
-from plc_core.files import checkout, read_table, resource
+from plc_core.batch.report_order import FINDING
 from plc_core.parameters import defaults_beside, rerun_command
 from plc_core.runs import Run
 from plc_core.runs.alerts import training_alerts
-
-_SHOWN, _MOST = 400, 4_000
-"""Characters of a text that are shown at first, and that the report holds."""
+from plc_core.storage.files import read_table
+from plc_core.storage.paths import checkout, resource
 
 _NOISES = 10
 """Margins below this many times the spread at step 0 are a policy's word, not rounding."""
 _OPEN = 12
 """Pairs that are shown at first."""
 
-STYLE = """<style>
-.plc-lead {font-size: 1.25rem; line-height: 1.5; margin: .2rem 0 1rem}
-.plc-alert {border-left: 4px solid #D55E00; background: rgba(213,94,0,.09); padding: .6rem .9rem;
-  margin: .5rem 0}
-.plc-facts {display: flex; flex-wrap: wrap; gap: .6rem 2.2rem; margin: 1rem 0}
-.plc-facts div {max-width: 20rem} .plc-facts span {display: block; font-size: .8rem; color: #666}
-.plc-facts b {font-size: 1.15rem; font-variant-numeric: tabular-nums; font-weight: 600}
-.plc-small {font-size: .85rem; color: #555}
-.plc-pair {border-top: 1px solid #ccc; padding: .9rem 0 1rem; break-inside: avoid}
-.plc-pair h4 {margin: 0 0 .3rem; font-size: 1rem}
-.plc-pair h4 code {font-weight: 400; font-size: .8rem; color: #666; user-select: all}
-.plc-why {margin: .1rem 0 .5rem; font-size: .9rem}
-.plc-sides {display: grid; grid-template-columns: 1fr 1fr; gap: .8rem}
-@media (max-width: 700px) {.plc-sides {grid-template-columns: 1fr}}
-.plc-role {font-size: .78rem; color: #666; margin-bottom: .15rem}
-.plc-text {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; font-size: .88rem;
-  line-height: 1.45; background: rgba(128,128,128,.09); border-radius: .3rem; padding: .5rem .7rem;
-  margin-bottom: .5rem; max-height: 26rem; overflow-y: auto}
-.plc-text details {display: inline} .plc-text summary {color: #0072B2; cursor: pointer}
-.plc-next li {margin: .7rem 0}
-.plc-next pre {background: rgba(128,128,128,.12); padding: .6rem .8rem; margin: .35rem 0;
-  white-space: pre-wrap; overflow-wrap: anywhere; border-radius: .3rem; user-select: all}
-</style>"""
-
 
 def headline(run: Run) -> str:
     """What came of the run: a sentence, what is wrong with it, and its numbers."""
     visits, metrics = run.visits(), run.metrics()
     config = run.info["config"]
-    said = [
-        f"<b>{escape(run.name)}</b>: {escape(_objective(config))} on {run.info['data']['rows']:,} "
-        f"pairs of {escape(Path(str(config['data'])).name)} for {len(metrics):,} steps."
-    ]
+    said = []
     agreed = agreement_before_training(visits)
     if agreed is not None:
         share, low, high, _ = agreed
         said.append(
-            f"The policy agreed with <b>{share:.0%}</b> [{100 * low:.0f}, {100 * high:.0f}] of the "
-            "labels that it had not trained on yet"
+            f"The policy agreed with <b>{100 * share:.0f} %</b> [{100 * low:.0f}, "
+            f"{100 * high:.0f}] of the labels before it trained on them"
             + ("." if low > 0.5 else ", which may be chance.")
         )
     noise = noise_rate(metrics)
@@ -76,20 +49,22 @@ def headline(run: Run) -> str:
         if noise is not None
         else "How many labels are reversed is <b>not known yet</b>."
     )
+    trained = (
+        f"{run.name}: {_objective(config)} on {run.info['data']['rows']:,} pairs of "
+        f"{Path(str(config['data'])).name} for {len(metrics):,} steps. {run.data_sentence()}"
+    )
     facts = {
         "pairs": f"{run.info['data']['rows']:,} of {run.info['data']['rows_read']:,} rows",
-        "labels agreed with, 2nd half of the 1st epoch": "–"
+        "labels agreed with (second half of the first epoch)": "–"
         if agreed is None
-        else f"{agreed[0]:.1%} [{100 * agreed[1]:.1f}, {100 * agreed[2]:.1f}], n = {agreed[3]:,}",
+        else "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * x for x in agreed[:3]))
+        + f", n = {agreed[3]:,}",
         "reversed labels, estimated": noise.short if noise is not None else "not known yet",
-        _reversed_name(config): f"{(visits['weight'] * visits['q_flip']).mean():.2%}",
+        _reversed_name(config): f"{100 * (visits['weight'] * visits['q_flip']).mean():.2f} %",
     }
-    pairs = run.pairs()
-    if knows_flips(pairs):
-        for row in flip_ranking(visits, pairs).head(2).to_dict("records"):
-            facts[f"AUROC of {row['score']}, {row['truth']}"] = (
-                f"{row['auroc']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-            )
+    if knows_flips(run.pairs(["flipped"])):
+        for row in ranking_table(run).head(2).to_dict("records"):
+            facts[f"reversed labels ranked by {row['score']}, AUROC"] = row["AUROC"]
     alerts = run.info.get("alerts", training_alerts(metrics, len(metrics)))
     return (
         STYLE
@@ -99,9 +74,39 @@ def headline(run: Run) -> str:
         + "".join(
             f"<div><span>{escape(k)}</span><b>{escape(v)}</b></div>" for k, v in facts.items()
         )
-        + f'</div><p class="plc-small">{escape(run.data_sentence())}</p>'
+        + f'</div><p class="plc-small">{escape(trained)}</p>'
         + _unknown_noise(noise is None)
+        + FINDING
     )
+
+
+def ranking_table(run: Run) -> pd.DataFrame:
+    """How well scores rank reversed labels, as text: a row a score, where flips are known."""
+    ranking = flip_ranking(run.visits(), run.pairs())
+    area = [
+        f"{row['auroc']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+        for row in ranking.to_dict("records")
+    ]
+    shown = ranking[["score", "n_flip", "n_clean", "truth"]].assign(AUROC=area)
+    shown["score"] = shown["score"].replace(AGAINST_LENGTH, "lengths alone")
+    sources = {"oracle state": "true state", "corruption marker": "the run's own reversals"}
+    shown["truth"] = shown["truth"].replace(sources)
+    names = {"n_flip": "reversed", "n_clean": "right", "truth": "known from"}
+    return shown[["score", "AUROC", *names]].rename(columns=names)
+
+
+def earnings_table(earned: pd.DataFrame) -> pd.DataFrame:
+    """What `evaluation.summary.evaluate` found, under names for a reader."""
+    names = {
+        "label": "policy",
+        "n": "prompts",
+        "reward": "gold reward",
+        "against_reference": "win rate against SFT, %",
+        "kl": "KL to SFT, nats",
+    }
+    table = earned[["label", "decoding", "n", "reward", "against_reference", "kl"]]
+    counts = r" \(n=.*\)$"  # said once, in a column
+    return table.replace(counts, "", regex=True).rename(columns=names)
 
 
 def agreement_before_training(visits: pd.DataFrame) -> tuple[float, float, float, int] | None:
@@ -152,10 +157,10 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
         for place, pair in enumerate(table.to_dict("records"), start=1)
     ]
     return (
-        '<p class="plc-small">Lowest margin at the last visit first: having seen these data, the '
-        "policy prefers the rejected answer here most. It is a list to look at, not a verdict. In "
-        "the embedded world 40 to 74 % of the first fifty were truly reversed, where 10 to 40 % of "
-        "all labels were (eight runs of 6,141 pairs).</p>"
+        '<p class="plc-small">Lowest margin at the last visit first: these are the pairs where the '
+        "trained policy prefers the rejected answer most. Look at them before you believe the "
+        "list: in the embedded world 40 to 74 % of the first fifty were truly reversed, where 10 "
+        "to 40 % of all labels were (eight runs of 6,141 pairs).</p>"
         '<div class="tex2jax_ignore mathjax_ignore">'
         + "".join(cards[:_OPEN])
         + (f"<details><summary>The other {len(cards) - _OPEN}</summary>" if cards[_OPEN:] else "")
@@ -238,28 +243,6 @@ def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bo
     return pair_card(place, ", ".join(numbers), " ".join(why), pair)
 
 
-def pair_card(place: int, numbers: str, why: str, pair: Mapping[Any, Any]) -> str:
-    """One pair as HTML: its numbers, why it is shown, and its texts, all literal.
-
-    Args:
-        pair: pair_id, prompt (turns), chosen and rejected.
-    """
-    sides = [
-        f'<div><div class="plc-role">{role}</div>{_text(pair[name])}</div>'
-        for role, name in (("labelled better", "chosen"), ("labelled worse", "rejected"))
-    ]
-    turns = "".join(
-        f'<div class="plc-role">{escape(str(turn["role"]))}</div>{_text(turn["content"])}'
-        for turn in pair["prompt"]
-    )
-    return (
-        f'<div class="plc-pair"><h4>{place}. {escape(numbers)} '
-        f"<code>{escape(pair['pair_id'])}</code></h4>"
-        + (f'<p class="plc-why">{escape(why)}</p>' if why else "")
-        + f'{turns}<div class="plc-sides">{"".join(sides)}</div></div>'
-    )
-
-
 def _scores(pair: Mapping[Any, Any]) -> list[str]:
     chosen, rejected = (pair.get(f"score_{side}") for side in ("chosen", "rejected"))
     if chosen is None or rejected is None or pd.isna(chosen) or pd.isna(rejected):
@@ -280,14 +263,3 @@ def _truth(pair: Mapping[Any, Any]) -> str:
     if isinstance(state := pair.get("oracle_state"), str):
         return {"flip": "reversed", "clean": "not reversed", "tie": "a tie"}[state]
     return "reversed by the run" if pair["flipped"] else "not reversed by the run"
-
-
-def _text(text: Any) -> str:
-    shown = str(text)
-    left = len(shown) - _MOST
-    html = escape(shown[:_SHOWN])
-    if len(shown) > _SHOWN:
-        html += f"<details><summary>… more</summary>{escape(shown[_SHOWN:_MOST])}</details>"
-    if left > 0:
-        html += f"<br><i>{left:,} more characters: see the inspector.</i>"
-    return f'<div class="plc-text" dir="auto">{html or "<i>empty</i>"}</div>'

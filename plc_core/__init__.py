@@ -27,10 +27,10 @@ _HOMES = {
     "summary_table": "plc_core.evaluation.summary",
     "notebook_parameters": "plc_core.parameters",
     "run_notebook": "plc_core.batch",
-    "audit": "plc_core.label_audit",
+    "audit": "plc_core.label_audit.auditing",
     "open_run": "plc_core.runs",
     "list_runs": "plc_core.runs.listing",
-    "RunError": "plc_core.files",
+    "RunError": "plc_core.storage.files",
 }
 
 __all__ = sorted(_HOMES)

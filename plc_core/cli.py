@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plc_core.environment import environment, plain_streams
-from plc_core.files import RunError, importable, resource
 from plc_core.interrupts import handling, leave
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import importable, resource
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,13 +81,16 @@ def audit(arguments: Sequence[str]) -> int:
                         help="write the pairs with labels turned, left out, weighted or with "
                         "a prior each")  # fmt: skip
     parser.add_argument("--export", metavar="FILE", help="where to; .jsonl or .parquet")
-    parser.add_argument("--by", nargs="+", metavar="COLUMN", help="columns for noise rates")
+    parser.add_argument("--by", nargs="+", metavar="COLUMN",
+                        help="columns for noise rates; p_flip has one for each group of the first",
+                        )  # fmt: skip
     parser.add_argument("--run", help="a finished training run on these pairs, as evidence")
     parser.add_argument("--name", help="of the audit; default: audit-FILE")
     parser.add_argument("--runs", default="runs", metavar="DIRECTORY", help="default: runs")
     parser.add_argument(
         "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help="any other parameter of notebooks/audit.ipynb, as data_columns "
+        help="any other parameter of notebooks/audit.ipynb, as num_pairs 1000 for the first rows, "
+        "max_length 256 for shorter texts (a CPU reads them faster), or data_columns "
         "'{prompt: question, chosen: good, rejected: bad}' for columns of other names",
     )  # fmt: skip
     given = parser.parse_args(arguments)

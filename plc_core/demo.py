@@ -13,10 +13,11 @@ import pandas as pd
 from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.environment import plain_streams
 from plc_core.evaluation.summary import summary_table, verdict
-from plc_core.files import RunError, project_path, resource
 from plc_core.interrupts import exit_status, stopping
 from plc_core.parameters import ParameterError, read_yaml
 from plc_core.runs import open_run
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import project_path, resource
 
 _WORKERS = 3
 """All three runs at a time: on two processors none of them waits for an odd one at the end."""

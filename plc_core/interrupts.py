@@ -49,10 +49,14 @@ def stopping(reason: Callable[[int], str] | None = None) -> Iterator[None]:
     The first one counts: later ones are ignored, so that nothing interrupts the cleaning up. A
     command, which ends after this, ignores them to its end.
     """
+    stopped = False
 
     def stop(number: int, _: object) -> None:
         global _first
-        _first = number
+        nonlocal stopped
+        if stopped:  # signal.signal lets one in that came meanwhile
+            return
+        stopped, _first = True, number
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         if number == signal.SIGINT:

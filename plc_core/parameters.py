@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from plc_core.files import RunError, checkout, importable, project_path
 from plc_core.runs import resolve
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import checkout, importable, project_path
 
 Config = TypeVar("Config", bound=BaseModel)
 

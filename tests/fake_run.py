@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from plc_core.data.rules import FINDINGS
 from plc_core.engine.config import TrainConfig
-from plc_core.files import write_json, write_table
 from plc_core.runs import PAIRS_A_GROUP
 from plc_core.runs.visit_files import VISITS_SCHEMA
+from plc_core.storage.files import write_json, write_table
 
 PAIRS_SCHEMA = pa.schema(
     [

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plc_core.engine.config import TrainConfig
-from plc_core.files import write_json
-from plc_core.identity import origin_of
 from plc_core.runs import PAIRS_A_GROUP
 from plc_core.runs.visit_files import VISITS_SCHEMA
-from plc_core.seals import seal_parquet
+from plc_core.storage.files import write_json
+from plc_core.storage.identity import origin_of
+from plc_core.storage.seals import seal_parquet
 from tests.fake_run import PAIRS_SCHEMA, fake_info, fake_status
 
 STEPS_A_FILE = 16

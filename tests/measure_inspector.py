@@ -132,7 +132,8 @@ def main() -> None:
             expect(page.get_by_text("Correction by phase")).to_be_visible()
 
         report("routing, by its tab", to_routing, before=on_verdict)
-        report("pairs", lambda _: shown(f"/pairs?run={options.run}", "Where it stands"))
+        report("pairs", lambda _: shown(f"/pairs?run={options.run}", "On the run's curves"))
+        page.wait_for_timeout(2_000)  # by now the page knows that its charts are not in view
         report("a filter", **chooser("Label", ["swapped", "not swapped", "Any"]))
         report("a sort", **chooser("Sort by", ["z", "margin", "q_tie", "sd of z", "pair_id"]))
 
@@ -144,7 +145,7 @@ def main() -> None:
         page.get_by_role("heading", name="Pairs").click()  # keys are not for a box of choices now
         report("the next pair", next_pair)
         page.goto(f"{address}/pairs?run={options.run}")
-        expect(page.get_by_text("Where it stands").first).to_be_visible()
+        expect(page.get_by_text("On the run's curves").first).to_be_visible()
         settled()
         searching = page.get_by_text("found so far")
         before = page.get_by_text(f"{options.pairs:,} of {options.pairs:,} pairs")

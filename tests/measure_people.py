@@ -185,7 +185,7 @@ async def _sessions(address: str, people: int) -> None:
     sessions = [Session(await websockets.connect(url, **kinds)) for _ in range(people)]
     sorts = ("z", "margin", "q_tie", "q_flip", "pair_id")
     for name, page, query, sign in (
-        ("runs, of a new server", "", "", "Curves"),
+        ("runs, of a new server", "runs", "", "Curves"),
         ("pairs, opened for the first time", "pairs", "", "plc-id"),
         ("pairs", "pairs", "", "plc-id"),
         ("another order, by a link", "pairs", "&sort={}", "plc-id"),

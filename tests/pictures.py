@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from notebooks import figures
 from notebooks.evidence.estimates import read_study
-from notebooks.studies import label_audit
+from notebooks.studies import audit_gains
 from plc_core.runs import open_run
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.measure_inspector import SETTLED
@@ -47,8 +47,9 @@ def main(runs: Path) -> None:
 
 def _photograph_gains(browser: Browser) -> None:
     """What training on audited labels gains over DPO, in every study."""
-    gained = {title: label_audit.gains(read_study(name)) for title, name in STUDIES.items()}
-    figure = figures.gains(label_audit.gains_side_by_side(gained))
+    gained = {title: audit_gains.gains(read_study(name)) for title, name in STUDIES.items()}
+    figure = figures.gains(audit_gains.gains_side_by_side(gained))
+    figure.update_layout(font_color="#59636e")  # a report's, on white
     page = browser.new_page(viewport={"width": 960, "height": int(figure.layout.height) + 16})
     page.set_content(figure.to_html())
     page.locator(".js-plotly-plot").first.wait_for()

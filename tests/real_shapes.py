@@ -18,8 +18,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
+from notebooks.studies import ensure_runs
 from plc_core import TrainConfig, evaluate, train
-from plc_core.batch import ensure_runs
 from tests.paths import ROOT
 from tests.tiny_tokenizers import qwen
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.files import write_table
+from plc_core.storage.files import write_table
 
 
 def rewrite(path: Path, content: pa.Table | pd.DataFrame) -> None:

@@ -34,10 +34,10 @@ from plc_core.batch import __main__ as batch
 from plc_core.data import load_pairs
 from plc_core.data.votes import vote_group
 from plc_core.evaluation.sides import win_rate_cells
-from plc_core.files import write_json, write_table
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
 from plc_core.runs.decisions import read_decisions
+from plc_core.storage.files import write_json, write_table
 from tests.fake_run import (
     NASTY_TEXTS,
     change_json,
@@ -106,10 +106,15 @@ def press(app: AppTest, *entries: dict[str, Any], client: str = "browser") -> Ap
     sent = [
         {"seq": start + n, "run": shown["run"]} | entry for n, entry in enumerate(entries, start=1)
     ]
+    return send(app, {"client": client, "entries": sent})
+
+
+def send(app: AppTest, log: dict[str, Any]) -> AppTest:
+    """What a component of the browser sends: the log of what was pressed."""
     states = app._tree.get_widget_states()
     state = states.widgets.add()
     state.id = app.get("bidi_component")[0].proto.id
-    state.json_value = json.dumps({"log": {"client": client, "entries": sent}})
+    state.json_value = json.dumps({"log": log})
     return app._run(states)
 
 
@@ -149,6 +154,12 @@ def table_with(app: AppTest, column: str) -> pd.DataFrame:
     return next(table.value for table in app.dataframe if column in table.value)
 
 
+def reports_of(app: AppTest) -> list[tuple[str, str]]:
+    """The buttons that hand out a report: what they say, and where it lies."""
+    found = [button.proto for button in app.get("download_button")]
+    return [(button.label, button.help) for button in found if "eport" in button.label]
+
+
 def first_pair(root: Path, run: str, place: int = 0) -> str:
     """The id of a pair of the run."""
     return str(pd.read_parquet(root / run / "pairs.parquet", columns=["pair_id"])["pair_id"][place])
@@ -176,26 +187,27 @@ def test_every_page_opens_every_readable_run(opened: Opened, run: str) -> None:
             assert "No pair of this run has votes" in said(app)
             continue
         if page == "views/verdict.py":
-            assert len(re.findall(r'class="v-said (?:yes|no|unknown)"', said(app))) == 5
+            assert len(re.findall(r'class="v-said (?:yes|no|undecided|unknown)"', said(app))) == 5
             continue
         assert len(app.get("plotly_chart")) >= 1
         assert "**Shows**" in said(app)
-        assert "Caveat" in said(app)
+        assert "Does not show" in said(app)
 
 
 MOST_WORDS = 60
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_has_few_words_ofprose(opened: Opened, page: str) -> None:
+def test_a_page_has_few_words_of_prose(opened: Opened, page: str) -> None:
     """Beside charts, tables and widgets, and without what stands behind a question mark."""
     app = opened(page, run="good")
     assert 5 < words_of(app) <= MOST_WORDS, prose(app.main)
 
 
 def words_of(app: AppTest) -> int:
-    """How many words of prose a page has."""
-    return len(re.findall(r"[^\W\d]{2,}", " ".join(prose(app.main))))
+    """How many words of prose a page has, those beside the pair on the screen too."""
+    texts = [*prose(app.main), html_prose(shown_html(app))]
+    return len(re.findall(r"[^\W\d]{2,}", " ".join(texts)))
 
 
 def prose(element: Any) -> list[str]:
@@ -204,7 +216,17 @@ def prose(element: Any) -> list[str]:
         return []
     if element.type in ("title", "subheader", "caption", "markdown", "text", "info", "warning"):
         return [str(element.value)]
+    if element.type == "html":
+        return [html_prose(element.proto.body)]
     return [text for child in getattr(element, "children", {}).values() for text in prose(child)]
+
+
+def html_prose(body: str) -> str:
+    """What is said in HTML: no style, gauge or number, and neither a text nor a name of data."""
+    body = re.sub(r"<style>.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<div class="v-gauge">.*?</div>|<span>[^<]*</span> <b>[^<]*</b>', "", body)
+    body = re.sub(r'<div class="plc-(?:text|id|role)".*?</div>', "", body, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", " ", body)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +351,8 @@ def test_reports_are_listed_apart(opened: Opened, tmp_path: Path) -> None:
     assert app.dataframe[0].value["run"].tolist() == ["trained"]
     for folder in (report, run):
         app.selectbox(key="kept_report").set_value(folder.name).run()
-        assert app.code[-1].value == f"{folder}/report.html"
+        assert reports_of(app)[-1] == ("Download the report", plain(f"{folder}/report.html"))
+    assert reports_of(app)[0] == ("Report of trained", plain(f"{run}/report.html"))
     app.switch_page("views/ties.py").run()
     assert app.selectbox(key="run_picker").options == ["trained"]
     for page in PAGES[:-1]:
@@ -344,7 +367,7 @@ def test_a_stage_before_is_listed_with_its_report_and_has_no_pairs(
     change_json(folder / "run.json", kind=kind)
     app = opened("views/runs.py", root=tmp_path)
     assert not app.exception
-    assert app.code[-1].value == f"{folder}/report.html"
+    assert reports_of(app) == [("Download the report", plain(f"{folder}/report.html"))]
     assert "has no pairs of its own" in said(opened("views/ties.py", root=tmp_path, run="stage"))
 
 
@@ -444,7 +467,23 @@ def test_runs_without_a_correction_are_shown(opened: Opened, tmp_path: Path) -> 
     assert "mean weight w" in titles
     assert "correction strength" not in titles
     assert "this run reversed nothing" in said(opened("views/pairs.py", root=tmp_path))
-    assert "trained with dpo" in said(opened("views/routing.py", root=tmp_path))
+    assert "Trained with DPO" in said(opened("views/routing.py", root=tmp_path))
+
+
+def test_losses_of_different_objectives_are_drawn_apart(opened: Opened, tmp_path: Path) -> None:
+    for number, objective in enumerate(("plc", "dpo")):
+        write_fake_run(tmp_path, objective, pairs=40, seed=number, objective=objective)
+    app = opened("views/runs.py", root=tmp_path, run=["plc", "dpo"])
+    panels = [
+        a["text"]
+        for a in json.loads(app.get("plotly_chart")[0].proto.spec)["layout"]["annotations"]
+    ]
+    assert panels == ["accuracy (m > 0)", "mean margin m", "spread of m", "loss, plc", "loss, dpo"]
+    assert "Losses of different objectives are not comparable" in said(app)
+    app = opened("views/runs.py", root=tmp_path, run=["plc", "dpo"], show="Numbers", baseline="dpo")
+    table = table_with(app, "loss, plc").set_index("run")
+    assert pd.isna(table.loc["plc", "loss, dpo"]) and "Δ loss, plc" not in table
+    assert "Δ accuracy" in table
 
 
 def test_twelve_runs_are_overlaid_with_one_pinned(opened: Opened, tmp_path: Path) -> None:
@@ -561,7 +600,7 @@ def test_a_click_on_a_point_opens_its_pair(opened: Opened, runs: Path) -> None:
 
 
 def test_pairs_are_filtered_and_sorted(opened: Opened) -> None:
-    app = opened("views/pairs.py", run="good")
+    app = opened("views/pairs.py", run="good", truth="1")
     assert app.dataframe[0].value["correction"].is_monotonic_decreasing
     app.selectbox(key="kept_sort").set_value("q_flip").run()
     assert app.dataframe[0].value["q_flip"].is_monotonic_decreasing
@@ -671,7 +710,7 @@ def test_a_broken_file_of_decisions_hides_nothing_and_stays(opened: Opened, tmp_
     (path / "decisions" / "decisions.jsonl").write_text("half")
     pair = first_pair(tmp_path, "run")
     app = opened("views/pairs.py", root=tmp_path, run="run", pair=pair)
-    assert "is no decision" in said(app)
+    assert "is damaged or no decision" in said(app)
     assert "20 of 20 pairs" in said(app)
     press(app, decision(pair, "keep", first_pair(tmp_path, "run", 1)))
     assert shown_pair(app) == pair
@@ -892,7 +931,7 @@ def test_unseen_characters_are_shown_by_their_codes() -> None:
 
 def test_only_differing_words_are_marked() -> None:
     chosen, rejected, note, _ = marked("the red\n  kettle", "the blue\n  kettle")
-    assert note == "Highlighted: words that differ."
+    assert note == "Marked: words that differ."
     assert ">the <mark>red</mark>\n  kettle<" in chosen
     assert ">the <mark>blue</mark>\n  kettle<" in rejected
     assert "<mark>" not in marked("same text", "same text")[0]
@@ -903,9 +942,9 @@ def test_only_differing_words_are_marked() -> None:
 def test_why_nothing_is_marked_is_said() -> None:
     apart = marked("one two three the four five", "six the seven eight nine ten")
     assert "<mark>" not in apart.chosen + apart.rejected
-    assert "less than 30 % of their words" in apart.note
+    assert "less than 30 % are shared" in apart.note
     assert "above 1,500 words" in marked("word " * 2000, "x").note
-    assert "an answer is empty" in marked("", "x").note
+    assert "One answer is empty" in marked("", "x").note
 
 
 def test_ties_shows_the_numbers_of_the_audit(opened: Opened, runs: Path) -> None:
@@ -1005,6 +1044,32 @@ def test_the_list_sees_when_a_file_was_written_to_its_end(opened: Opened, tmp_pa
     file.write_bytes(whole)
     app.run()
     assert "is cut short" not in said(app)
+
+
+def test_the_list_says_why_results_are_blank(opened: Opened, tmp_path: Path) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=40)
+    write_fake_answers(path, kl=1.0)
+    file = path / "judgements" / "gold-world.parquet"
+    whole = pd.read_parquet(file)
+    rewrite(file, whole.iloc[::2])  # as of an evaluation of fewer prompts
+    app = opened(PAGES[0], root=tmp_path, run="run")
+    assert "earlier copy" in app.dataframe[0].value["remark"].iloc[0]
+    assert "earlier copy" in said(app)
+    rewrite(file, whole)
+    app.run()
+    assert "remark" not in app.dataframe[0].value and "earlier copy" not in said(app)
+
+
+def test_metrics_that_are_gone_are_told_where_they_are_needed(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = write_fake_run(tmp_path, "run", pairs=40)
+    (path / "metrics.parquet").unlink()
+    for page in ("views/routing.py", "views/verdict.py", PAGES[0]):
+        app = opened(page, root=tmp_path, run="run")
+        assert "metrics.parquet is missing" in said(app).replace("\\", ""), page
+        if page == "views/routing.py":
+            assert len(app.metric) > 4 and len(app.get("plotly_chart")) >= 4
 
 
 def test_numbers_that_are_not_there_are_no_error(opened: Opened, tmp_path: Path) -> None:
@@ -1196,8 +1261,8 @@ def test_win_rates_mark_only_what_an_interval_shows(opened: Opened, tmp_path: Pa
         "views/wins.py", root=tmp_path, run="plc", against="dpo", won_by=["dpo", *list(runs)[1:]]
     )
     table = app.dataframe[0].value.set_index("method")
-    assert table.index[0] == "dpo (baseline)"
-    assert set(table.loc["dpo (baseline)"]) == {"50 by definition"}
+    assert table.index[0] == "dpo"
+    assert set(table.loc["dpo"]) == {"50, the baseline"}
     cells = table_with(app, "win_rate").set_index(["method", "decoding"])
     for (method, decoding), cell in cells.iterrows():
         text = table.loc[method, decoding]
@@ -1214,9 +1279,52 @@ def test_win_rates_mark_only_what_an_interval_shows(opened: Opened, tmp_path: Pa
     ).set_index(["method", "decoding"])
     rate = against.loc[("plc", "greedy"), "win_rate"]
     assert controls.loc["plc", "greedy"].startswith(f"{rate:.1f} [")
-    assert "none chosen moved as far; the nearest is far" in controls.loc["best", "KL control"]
+    assert (
+        "none of these moved as far; far, the nearest: 2.10" in controls.loc["best", "KL control"]
+    )
     app = opened("views/wins.py", root=tmp_path, run="plc", against="dpo", won_by=["dpo", "far"])
     assert not any("KL control" in table.value for table in app.dataframe)
+
+
+def test_a_verdict_tells_no_difference_from_nothing_measured(
+    opened: Opened, tmp_path: Path
+) -> None:
+    for number, (name, kl) in enumerate({"dpo": 2.1, "plc": 2.0, "far": 9.0}.items()):
+        objective = "dpo" if name == "dpo" else "plc"
+        path = write_fake_run(tmp_path, name, pairs=20, objective=objective)
+        write_fake_answers(path, prompts=30, seed=number, kl=kl)
+    beats_dpo = {
+        "plc": '"v-said undecided">not shown',
+        "far": '"v-said unknown">not known',
+    }
+    for run, words in beats_dpo.items():
+        app = opened("views/verdict.py", root=tmp_path, run=run)
+        told = said(app)
+        answers = re.findall(r'class=("v-said \w+">[^<]*)', told)
+        assert len(answers) == 5
+        assert words in answers
+        # How noisy the data are is estimated by each run on them from its own margins.
+        others = "; ".join(f"{o} 27 % [21, 33]" for o in ("far", "plc", "dpo") if o != run)
+        assert f"Other runs, same pairs: {others}" in told
+        assert words_of(app) <= MOST_WORDS, prose(app.main)
+    assert "asked of PLC-DPO runs; this one trained with DPO" in said(
+        opened("views/verdict.py", root=tmp_path, run="dpo")
+    )
+
+
+def test_a_run_stands_at_first_against_the_dpo_run_that_moved_as_far(
+    opened: Opened, tmp_path: Path
+) -> None:
+    runs = {"control": ("dpo", 2.1), "dpo": ("dpo", 1.0), "plc": ("plc", 2.0), "best": ("plc", 9.0)}
+    for number, (name, (objective, kl)) in enumerate(runs.items()):
+        path = write_fake_run(tmp_path, name, pairs=20, objective=objective)
+        write_fake_answers(path, prompts=30, seed=number, kl=kl)
+    for run, baseline in (("plc", "control"), ("dpo", "control"), ("control", "control")):
+        app = opened("views/wins.py", root=tmp_path, run=run)
+        assert app.selectbox(key="kept_against").value == baseline
+    # No DPO run moved as far as this one: any plain one.
+    app = opened("views/wins.py", root=tmp_path, run="best")
+    assert app.selectbox(key="kept_against").value in ("control", "dpo")
 
 
 def test_win_rates_are_of_runs_that_answered_the_same_prompts(
@@ -1293,9 +1401,30 @@ def test_runs_of_other_data_are_told_beside_their_win_rates(opened: Opened, tmp_
     assert "trained on different data" in told
 
 
+def test_what_is_known_of_a_label_is_hidden_from_who_judges_it(opened: Opened, runs: Path) -> None:
+    app = opened("views/pairs.py", run="good")
+    known = {"oracle_state", "flipped", "injected_tie"}
+    assert not known & set(app.dataframe[0].value)
+    shown = read_by(app)
+    before, found, after = shown["pairs"][shown["current"]].partition("<details")
+    assert found
+    pair = open_run(runs / "good").pairs().set_index("pair_id").loc[shown["current"]]
+    for words in ("true state", "label swapped"):
+        assert words not in before
+        assert words in after
+    assert f"<b>{pair['oracle_state']}</b>" in after
+    app.toggle(key="kept_truth").set_value(True).run()
+    assert known <= set(app.dataframe[0].value)
+    assert app.query_params["truth"] == "1"
+    app = opened("views/pairs.py", run="nasty", truth="1")
+    assert not known & {t.key for t in app.toggle}
+
+
 def test_a_filter_of_the_pairs_is_a_group_of_a_test(opened: Opened, runs: Path) -> None:
-    app = opened("views/pairs.py", run="good", label="swapped", range="z", in_z="-9.0~0.0")
+    link = {"label": "swapped", "range": "z", "in_z": "-9.0~0.0", "truth": "1"}
+    app = opened("views/pairs.py", run="good", **link)
     assert app.dataframe[0].value["flipped"].eq("swapped").all()
+    app.toggle(key="kept_truth").set_value(False).run()
     app.text_input(key="group_name").set_value("low & swapped").run()
     app.button(key="save_group").click().run()
     app.button(key="clear").click().run()

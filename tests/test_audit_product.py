@@ -10,15 +10,18 @@ import pandas as pd
 import pytest
 
 import plc_core
+from notebooks.audit_report import next_steps
 from plc_core import TrainConfig, flip_labels, load_pairs, train
 from plc_core.cli import main
 from plc_core.data import DataError
-from plc_core.files import RunError
 from plc_core.label_audit.blind_check import BlindCheck, draw, verified
+from plc_core.label_audit.config import AuditConfig
 from plc_core.label_audit.contradictions import questions, reconciled
 from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
 from plc_core.label_audit.other_models import run_margins
 from plc_core.runs import create_run, open_run
+from plc_core.storage.files import RunError
+from plc_core.storage.logs import Extent, write_extent
 
 
 def rows(count):
@@ -95,6 +98,9 @@ def test_an_export_is_read_back_with_the_users_columns(audited, tmp_path, ending
     assert {"annotator", "p_flip"} <= set(own[0])
     with pytest.raises(RunError, match=r"should end in \.jsonl or \.parquet"):
         audited.export(tmp_path / "clean.csv")
+    with pytest.raises(DataError, match="no policy 'turn'; known are flip, drop, weight, prior"):
+        audited.export(tmp_path / "turned.jsonl", policy="turn")
+    assert not (tmp_path / "turned.jsonl").exists()
 
 
 def test_the_command_says_what_was_found_and_how_to_train_on_it(tmp_path, capsys):
@@ -111,6 +117,61 @@ def test_the_command_says_what_was_found_and_how_to_train_on_it(tmp_path, capsys
         assert path.is_file()
     report = unescape((folder / "report.html").read_text())
     assert f"-p data {cleaned} -p objective cdpo -p pair_priors true" in report
+
+
+def test_what_the_command_cannot_mean_is_a_sentence_before_anything_runs(tmp_path, capsys):
+    data, runs = tmp_path / "own.jsonl", ["--runs", str(tmp_path / "r")]
+    written(data, rows(3))
+    for given, said in (
+        ([str(tmp_path / "none.jsonl")], "There is no file or folder of pairs at "),
+        ([str(data), "-p", "nonsense", "3"], "Unknown parameter 'nonsense'"),
+        ([str(data), "--export", "clean.csv"], "export should end in .jsonl or .parquet"),
+    ):
+        assert main(["audit", *given, *runs]) == 1
+        assert capsys.readouterr().err.startswith(said)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_group_that_is_worse_than_the_rest_is_to_be_looked_at_first(tmp_path):
+    own = rows(800)
+    for row in own:
+        if row["annotator"] == "b" and row["id"] % 10 < 4:
+            row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
+    found = plc_core.audit(load_pairs(written(tmp_path / "own.jsonl", own)), evidence=["words"])
+    run = create_run(tmp_path, "mine", {"kind": KIND})
+    said = next_steps(run, AuditConfig(name="mine", noise_by=["annotator"]), found)
+    assert "whose labels are worse than those of all: annotator b, " in said
+    assert "annotator a, " not in said
+    assert "Look at these first" not in next_steps(run, AuditConfig(name="mine"), found)
+    asked = AuditConfig(name="mine", data="own.jsonl", rates_by="annotator", evidence=["words"])
+    again = "plc_core.audit('own.jsonl', evidence=['words'], by='annotator')"
+    assert again in unescape(next_steps(run, asked, found)), "the same audit again"
+
+
+def test_whose_label_it_is_counts_in_p_flip_where_that_is_asked_for(tmp_path):
+    own = rows(800)
+    for row in own:
+        if row["annotator"] == "b" and row["id"] % 10 < 4:
+            row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
+    pairs = load_pairs(written(tmp_path / "own.jsonl", own))
+    plain, told = (plc_core.audit(pairs, evidence=["words"], by=by) for by in (None, "annotator"))
+    theirs = np.array([json.loads(text)["annotator"] for text in pairs.dataset["metadata"]])
+    assert told.probabilities[theirs == "a"].mean() < plain.probabilities[theirs == "a"].mean()
+    assert told.probabilities[theirs == "b"].mean() > plain.probabilities[theirs == "b"].mean()
+    run = create_run(tmp_path, "told", {"kind": KIND})
+    save_audit(told, run, ["annotator"])
+    folder = AuditFolder(open_run(run.path))
+    assert folder.table["group"].tolist() == theirs.tolist()
+    before = folder.p_flip()
+    np.testing.assert_array_equal(before, told.probabilities)
+    folder.check.start(draw(folder.table["pair_id"].tolist(), before, 20))
+    for shown in folder.check.shown():  # a person who finds every label right
+        folder.check.add(shown.pair_id, "left" if shown.chosen_left else "right")
+    after = folder.p_flip()
+    assert after.mean() < before.mean()
+    assert after[theirs == "b"].mean() > after[theirs == "a"].mean()
+    with pytest.raises(DataError, match="no column 'rater'"):
+        plc_core.audit(pairs, evidence=["words"], by="rater")
 
 
 def test_the_table_of_all_pairs_has_the_users_columns(audited, folder):
@@ -198,6 +259,16 @@ def test_what_people_find_moves_the_noise_rate(folder, audited, noisy):
     assert after.low <= 0.2 <= after.high
 
 
+def test_verdicts_that_contradict_the_evidence_count_alone(folder):
+    assert folder.by_people() is None
+    folder.check.start(draw(folder.table["pair_id"].tolist(), folder.p_flip(), 60))
+    for shown in folder.check.shown():  # who finds every label reversed
+        folder.check.add(shown.pair_id, "right" if shown.chosen_left else "left")
+    assert folder.is_refuted()
+    assert folder.noise() == folder.by_people()
+    assert folder.noise().low > 0.8 > folder.flips().noise().high
+
+
 def test_a_verdict_is_replaced_by_a_later_one_of_the_same_person(folder):
     check = folder.check
     (pair,) = draw(folder.table["pair_id"].tolist()[:1], np.array([0.6]), 1)
@@ -223,13 +294,52 @@ def test_a_verdict_whose_last_sign_is_damaged_is_not_taken_for_one_that_a_kill_c
         check.add(pair, "left", 'says "checksum": "12345678"')
     path = check.folder / "verdicts.jsonl"
     lines = path.read_bytes().splitlines()
-    for length in range(len(lines[1])):
-        path.write_bytes(b"\n".join([lines[0], lines[1][:length], lines[2]]))
-        assert check.verdicts()["pair_id"].tolist() == ["a", "c"]
-    lines[1] = lines[1][:-1] + bytes([lines[1][-1] ^ 1 << bit])
-    path.write_bytes(b"\n".join(lines))
-    with pytest.raises(RunError, match=r"verdicts\.jsonl, line 2, is damaged"):
-        check.verdicts()
+    for damaged in (lines[1][:-1] + bytes([lines[1][-1] ^ 1 << bit]), lines[1][: 20 * bit + 5]):
+        path.write_bytes(b"\n".join([lines[0], damaged, lines[2]]))
+        with pytest.raises(RunError, match=r"verdicts\.jsonl, line 2, is damaged.*leave it blank"):
+            check.verdicts()
+    path.write_bytes(b"\n".join([lines[0], b"", lines[2]]))
+    assert check.verdicts()["pair_id"].tolist() == ["a", "c"]
+
+
+def test_a_verdict_that_a_kill_cut_off_is_passed_over(tmp_path):
+    check = BlindCheck(tmp_path)
+    check.start([])
+    check.add("a", "left")
+    check.add("b", "left")
+    path = check.folder / "verdicts.jsonl"
+    first, second = path.read_bytes().splitlines(keepends=True)
+    for length in range(1, len(second) - 2):
+        path.write_bytes(first)
+        write_extent(path, Extent(1, len(first)))
+        path.write_bytes(first + second[:length])
+        assert check.verdicts()["pair_id"].tolist() == ["a"]
+        check.add("c", "right")
+        check.add("d", "right")
+        assert check.verdicts()["pair_id"].tolist() == ["a", "c", "d"]
+
+
+def test_verdicts_that_are_gone_are_a_sentence(folder, tmp_path):
+    copy = AuditFolder(open_run(shutil.copytree(folder.run.path, tmp_path / "audit")))
+    pairs = draw(copy.table["pair_id"].tolist()[:3], np.array([0.2, 0.6, 0.9]), 3)
+    copy.check.start(pairs)
+    for pair in pairs:
+        copy.check.add(pair.pair_id, "left", "ada")
+    copy.check.take_back(pairs[0].pair_id, "ada")
+    path = copy.check.folder / "verdicts.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    uses = (copy.check.verdicts, copy.p_flip, copy.noise, lambda: copy.check.start(pairs),
+            lambda: copy.check.add(pairs[0].pair_id, "right", "bob"))  # fmt: skip
+    for left in (lines[:3], lines[:1], [], None):
+        path.write_bytes(b"".join(left)) if left is not None else path.unlink()
+        for use in uses:
+            with pytest.raises(RunError, match=r"verdicts\.jsonl .*, and had 4 lines\. Put a copy"):
+                use()
+    path.write_bytes(b"".join([*lines, lines[3]]))
+    with pytest.raises(RunError, match="line 5, was written as line 4"):
+        copy.check.verdicts()
+    path.write_bytes(b"".join(lines))
+    assert len(copy.check.verdicts()) == 2
 
 
 def test_damaged_tables_of_an_audit_are_not_read(folder, tmp_path):
@@ -241,6 +351,20 @@ def test_damaged_tables_of_an_audit_are_not_read(folder, tmp_path):
     path.write_text(path.read_text().replace("0.", "1.", 1))
     with pytest.raises(RunError, match=r"noise-by-annotator\.csv is damaged"):
         copy.noise_by("annotator")
+    shutil.copy(folder.run.path / "status.json", path.with_name("checksums.json"))
+    with pytest.raises(RunError, match=r"checksums\.json was written as status\.json"):
+        copy.noise_by("annotator")
+
+
+def test_pairs_of_an_audit_and_of_its_blind_check_that_are_gone_are_a_sentence(folder, tmp_path):
+    copy = AuditFolder(open_run(shutil.copytree(folder.run.path, tmp_path / "audit")))
+    copy.check.start(draw(copy.table["pair_id"].tolist()[:1], np.array([0.6]), 1))
+    shutil.copy(copy.tables() / "checksums.json", copy.check.folder / "pairs.json")
+    with pytest.raises(RunError, match=r"pairs\.json does not hold a blind check.*and check anew"):
+        copy.check.shown()
+    copy.run.path.joinpath("pairs.parquet").unlink()
+    with pytest.raises(RunError, match=r"pairs\.parquet is missing. Put a copy of it back"):
+        copy.run.pairs()
 
 
 # ---- priors of pairs in training --------------------------------------------------------------

@@ -16,7 +16,7 @@ import plc_core
 from plc_core.data import DataError, Options, load_pairs, pairs_from_rows
 from plc_core.data.dialogues import plain_text
 from plc_core.data.pairs import scratch_file
-from plc_core.files import cache_dir
+from plc_core.storage.paths import cache_dir
 from tests.test_rows import ROW, A, B, U, only, read
 from tests.test_sources import ROWS, TEXT, written, zstd
 

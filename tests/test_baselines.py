@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from plc_core.objective import OBJECTIVES, NonFiniteError, PairLogps, build_objective
 from plc_core.objective.gamma_po import dynamic_targets
-from plc_core.objective.losses import tie_loss
+from plc_core.objective.state_losses import tie_loss
 from tests.margins import close, f64, of_margin
 from tests.paths import reference_vectors
 

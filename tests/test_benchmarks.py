@@ -10,6 +10,7 @@ from plc_core.data import DataError
 from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.evaluation import benchmarks
 from plc_core.evaluation.benchmarks import PUBLISHED, Benchmark, Prompt, load_benchmark
+from plc_core.storage.paths import cache_dir
 from tests.chat_server import serving
 from tests.paths import shared_file
 
@@ -104,10 +105,19 @@ def test_published_files_are_pinned_and_github_is_asked_once(monkeypatch):
         rows.pop()
         with pytest.raises(DataError, match="there are 79"):
             load_benchmark("vicuna", revision="main")
+        assert len(server.requests) == 2
+        both = (cache_dir() / "benchmarks").glob("*.jsonl")
+        kept = max(both, key=lambda path: path.stat().st_size)
+        whole = kept.read_bytes()
+        rows.append(json.dumps({"question_id": 80, "turns": ["80?"]}))
+        for damaged in (whole.replace(b"7?", b"6?", 1), whole[:-10], bytes(len(whole)), None):
+            kept.write_bytes(damaged) if damaged is not None else kept.unlink()
+            assert load_benchmark("vicuna") == first
+            assert kept.read_bytes() == whole
     assert first == again
     commit = first.origin["revision"]
     assert server.requests[0].startswith(f"/lm-sys/FastChat/{commit}/fastchat/")
-    assert len(server.requests) == 2
+    assert len(server.requests) == 6
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from app.pair_list import PROMPT_WIDTH
 from plc_core.data import load_pairs
 from plc_core.runs import open_run
 from plc_core.runs.decisions import read_decisions
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import write_fake_run
+from tests.waiting import wait_for
 
 LONGEST_MS = 300_000
 """How long a page is waited for: only for what hangs, as a busy machine takes its time."""
@@ -117,7 +119,8 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     expect(page.get_by_role("button", name="flip")).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("ArrowRight")
     expect(page.locator(".plc-id")).to_contain_text(lowest[3])
-    settled()
+    # The browser shows a decision before the server has it.
+    wait_for(lambda: lowest[2] in read_decisions(open_run(runs / "newer")))
     assert read_decisions(open_run(runs / "newer"))[lowest[2]].decision == "flip"
     settled()
 
@@ -179,7 +182,7 @@ def test_parts_of_the_page_of_pairs_run_alone(address: str, runs: Path, page: An
         page.wait_for_timeout(1000)  # a table takes clicks some time after it is drawn
         box = table.bounding_box()
         assert box is not None
-        page.mouse.click(box["x"] + 33 + 138 + 30, box["y"] + ROW / 2)
+        page.mouse.click(box["x"] + 33 + PROMPT_WIDTH + 30, box["y"] + ROW / 2)
 
     # The head of the column that the list is sorted by: the other way round, and back.
     page.goto(f"{address}/pairs?run=newer&sort=z")
@@ -269,6 +272,58 @@ def test_keys_typed_quickly_fall_on_the_pairs_that_were_shown(
     assert set(read_decisions(open_run(path))) == set(ids[: KEYS - 3])
 
 
+FAINT = r"""() => {
+  const parts = (colour) => {
+    const [red, green, blue, whole] = colour.match(/[\d.]+/g).map(Number);
+    return [red, green, blue, whole ?? 1];
+  };
+  const over = (top, ground) => [0, 1, 2].map((i) => top[i] * top[3] + ground[i] * (1 - top[3]));
+  const light = (colour) => {
+    const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = colour.map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const above = (element) => element ? [...above(element.parentElement), element] : [];
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement, style = getComputedStyle(element);
+    const box = element.getBoundingClientRect(), svg = element.closest("svg");
+    if (!texts.currentNode.data.trim() || /STYLE|SCRIPT/.test(element.tagName)) continue;
+    if (!box.width || style.visibility === "hidden" || element.closest(":disabled")) continue;
+    const around = above(svg ? svg.parentElement : element);
+    const grounds = around.map((e) => parts(getComputedStyle(e).backgroundColor));
+    const ground = grounds.reduce((below, own) => over(own, below), [255, 255, 255]);
+    const colour = parts(svg ? style.fill : style.color);
+    colour[3] *= above(element).reduce((o, e) => o * getComputedStyle(e).opacity, 1);
+    if (colour[3] < 0.05) continue;
+    const [dark, bright] = [light(over(colour, ground)), light(ground)].sort((a, b) => a - b);
+    const ratio = (bright + 0.05) / (dark + 0.05);
+    if (ratio < 4.5) found.push([texts.currentNode.data.trim(), ratio]);
+  }
+  return found;
+}"""
+"""Texts whose contrast to the ground behind them is below 4.5:1."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_stand_out_from_their_ground(address: str, page: Any, theme: str) -> None:
+    from playwright.sync_api import expect
+
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": 1366, "height": 2400})
+    for path in ("?", "runs?run=newer&run=older&", "routing?", "pairs?", "ties?", "tests?"):
+        page.goto(f"{address}/{path}run=newer")
+        expect(page.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning"
+        )
+        if path != "?":
+            expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
+        page.wait_for_timeout(1000)
+        assert page.evaluate("document.querySelectorAll('p').length") > 5
+        assert page.evaluate(FAINT) == [], path
+
+
 def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:
     from playwright.sync_api import expect
 
@@ -282,6 +337,43 @@ def test_nothing_is_asked_for_from_outside(address: str, page: Any) -> None:
         page.wait_for_timeout(500)
     assert asked
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_the_charts_of_a_pair_are_drawn_while_they_are_in_view(
+    address: str, runs: Path, page: Any
+) -> None:
+    from playwright.sync_api import expect
+
+    charts = page.locator(".st-key-pair_charts .js-plotly-plot")
+    heading = page.get_by_text("Over training")
+    page.goto(f"{address}/pairs?run=newer&sort=z")
+    highest = _ids_by_z(runs)[::-1]
+    expect(page.locator(".plc-id")).to_contain_text(highest[0])
+    expect(heading).to_be_visible()
+    expect(charts).to_have_count(0)  # a laptop's screen ends above them
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".plc-id")).to_contain_text(highest[1])
+    page.locator(".st-key-pair_charts").scroll_into_view_if_needed()
+    expect(charts).to_have_count(2)
+    last = open_run(runs / "newer").visits().query(f"pair_id == '{highest[1]}'")["z"].iloc[-1]
+    drawn = "plots => plots.map(plot => plot.data.find(trace => trace.name === 'this pair')?.x[0])"
+    assert charts.evaluate_all(drawn)[1] == pytest.approx(last, abs=1e-4)
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".plc-id")).to_contain_text(highest[2])
+    expect(charts).to_have_count(2)
+    page.get_by_role("heading", name="Pairs").scroll_into_view_if_needed()
+    expect(charts).to_have_count(0)
+
+
+def test_how_charts_are_saved_is_asked_only_beside_charts(address: str, page: Any) -> None:
+    from playwright.sync_api import expect
+
+    asked = page.get_by_text("Save charts as")
+    for path, charts in (("human_disagreement", 0), ("routing", 6)):
+        page.goto(f"{address}/{path}?run=newer")
+        expect(asked).to_be_attached()  # the last of a page
+        expect(page.get_by_test_id("stPlotlyChart")).to_have_count(charts)
+        expect(asked).to_be_visible(visible=charts > 0)
 
 
 @pytest.mark.parametrize("width", [700, 1366])

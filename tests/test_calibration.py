@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plc_core.analysis import figures, oracle
+from notebooks import figures
+from notebooks.studies import true_states
+from notebooks.studies.true_states import against_truth
 from plc_core.analysis.calibration import calibrate
-from plc_core.analysis.routing.oracle_metrics import against_truth
 
 
 def test_without_a_known_flip_there_is_nothing_to_compare_with():
@@ -87,7 +88,7 @@ def frames(**columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_each_weight_is_a_forecast_of_its_state() -> None:
-    found = oracle.state_calibration(*frames())
+    found = true_states.state_calibration(*frames())
     assert list(found) == ["q_clean", "q_flip", "q_tie"]
     assert [c.base_rate for c in found.values()] == [0.5, 0.25, 0.25]
     assert found["q_flip"].brier == pytest.approx((0.03**2 + 0.18**2 + 0.15**2 + 0.25**2) / 4)
@@ -95,21 +96,21 @@ def test_each_weight_is_a_forecast_of_its_state() -> None:
 
 
 def test_the_calibrated_flip_posterior_is_measured_where_there_is_one() -> None:
-    found = oracle.state_calibration(*frames(p_flip=[0.1, 0.1, 0.9, 0.5]))
+    found = true_states.state_calibration(*frames(p_flip=[0.1, 0.1, 0.9, 0.5]))
     assert found["p_flip"].brier == pytest.approx((0.01 + 0.01 + 0.01 + 0.25) / 4)
-    assert "p_flip" not in oracle.state_calibration(*frames(p_flip=math.nan))
+    assert "p_flip" not in true_states.state_calibration(*frames(p_flip=math.nan))
 
 
 def test_p_flip_is_that_of_the_first_visit() -> None:
     visits, pairs = frames(p_flip=[0.1, 0.2, 0.9, 0.5])
     again = visits.assign(step=9, p_flip=0.0, q_flip=0.5)
-    table = oracle.truth_of(pd.concat([visits, again]), pairs)
+    table = true_states.truth_of(pd.concat([visits, again]), pairs)
     assert table["p_flip"].tolist() == [0.1, 0.2, 0.9, 0.5]
     assert table["q_flip"].tolist() == [0.5] * 4
 
 
 def test_three_states_together_by_hand() -> None:
-    scores = oracle.three_state_scores(*frames())
+    scores = true_states.three_state_scores(*frames())
     rows = [(0.05, 0.03, 0.02), (0.3, 0.18, 0.12), (0.1, 0.15, 0.05), (0.6, 0.25, 0.85)]
     assert scores["brier"] == pytest.approx(np.mean([sum(x * x for x in r) for r in rows]))
     assert scores["nll"] == pytest.approx(-np.mean(np.log([0.95, 0.70, 0.85, 0.15])))
@@ -118,7 +119,7 @@ def test_three_states_together_by_hand() -> None:
 
 def test_states_are_read_relative_to_their_ceilings() -> None:
     # b is .74 of clean's ceiling and .8 of tie's, so a tie by this reading and never by argmax.
-    table = oracle.relative_states(*frames()).set_index(["true", "found"])["n"]
+    table = true_states.relative_states(*frames()).set_index(["true", "found"])["n"]
     assert table["clean", "clean"] == 1
     assert table["clean", "tie"] == 1
     assert table["flip", "flip"] == 1
@@ -128,14 +129,14 @@ def test_states_are_read_relative_to_their_ceilings() -> None:
 
 def test_a_state_without_pairs_has_no_share() -> None:
     visits, pairs = frames()
-    table = oracle.relative_states(visits, pairs.assign(oracle_state="clean"))
+    table = true_states.relative_states(visits, pairs.assign(oracle_state="clean"))
     assert table.query("true == 'flip'")["share"].isna().all()
     assert table.query("true == 'clean'")["share"].sum() == pytest.approx(1)
     assert figures.state_confusion({"x": table}).data[0].text[1][1] == "–"
 
 
 def test_ranking_leaves_ties_out_of_flips_and_stands_beside_the_margin() -> None:
-    table = oracle.state_ranking(*frames()).set_index("score")
+    table = true_states.state_ranking(*frames()).set_index("score")
     assert table.loc["q_flip", ["auroc", "n_positive", "n_negative"]].tolist() == [1, 1, 2]
     assert table.loc["-margin", "auroc"] == 1
     assert table.loc["q_tie", "auroc"] == 1
@@ -144,7 +145,7 @@ def test_ranking_leaves_ties_out_of_flips_and_stands_beside_the_margin() -> None
     flips, tied = pairs["oracle_state"] == "flip", pairs["oracle_state"] == "tie"
     pairs["rejected_tokens"] = 10
     pairs["chosen_tokens"] = pairs["rejected_tokens"] + np.where(tied, 0, np.where(flips, -3, 3))
-    table = oracle.state_ranking(visits, pairs).set_index("score")
+    table = true_states.state_ranking(visits, pairs).set_index("score")
     assert table.loc[["against length", "-|length difference|"], "auroc"].tolist() == [1, 1]
     found = against_truth({"PLC-DPO": (visits, pairs)}).table
     assert found.loc[("PLC-DPO", "q_tie"), "AUROC of lengths alone"].startswith("1.000")
@@ -157,7 +158,7 @@ def test_without_the_truth_there_is_a_sentence_and_no_number() -> None:
     assert "embedded world only" in found.sentences[0]
     assert "No pair" in figures.reliability(found.calibrations).layout.annotations[0].text
     with pytest.raises(ValueError, match="embedded world only"):
-        oracle.truth_of(visits, pairs.drop(columns="oracle_state"))
+        true_states.truth_of(visits, pairs.drop(columns="oracle_state"))
 
 
 def test_the_truths_table_is_the_calibrations() -> None:

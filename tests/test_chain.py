@@ -28,8 +28,8 @@ from plc_core.evaluation.results import (
     shown,
 )
 from plc_core.evaluation.win_rate import JoinError
-from plc_core.files import RunError, write_table
 from plc_core.runs import create_run, open_run
+from plc_core.storage.files import RunError, write_table
 from tests.chat_server import serving
 
 TINY = {"num_pairs": 64, "batch_pairs": 8, "pairs_per_forward": 8, "flip_rate": 0.3}

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from plc_core.evaluation.chat_api import ChatRequest, ChatServer, ask_all
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 from tests.chat_server import serving
 
 KEY = "sk-secret-0123456789"

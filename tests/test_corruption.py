@@ -20,7 +20,7 @@ from plc_core.data.corruption import (
 )
 from plc_core.data.corruption.draws import normal, uniform
 from plc_core.data.world.prompts import training_prompts
-from plc_core.engine.models import load_policy
+from plc_core.engine.models.load import load_policy
 from plc_core.engine.sources import WorldSource
 from plc_core.progress import Progress
 
@@ -270,6 +270,7 @@ def test_a_known_oracle_state_follows_the_flip():
     states = table(flipped)
     assert (states.loc[states["flipped"], "oracle_state"] == "flip").all()
     assert (states.loc[~states["flipped"], "oracle_state"] == "clean").all()
+    assert content(flip_labels(flipped, 0.3, 1)) == content(clean)  # turned back
 
 
 @pytest.mark.parametrize(

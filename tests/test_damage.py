@@ -18,18 +18,24 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import transformers
+from health import damage as damage_of
 from inspection.digest import digest
-from inspection.pair import read_pair, read_visits
+from inspection.pair import read_pair, read_visits, snippets
+from inspection.results import results_of
 
 from plc_core import TrainConfig, evaluate, train
-from plc_core.checksums import opened_line, sealed_line
-from plc_core.data import load_pairs
+from plc_core.data import DataError, load_pairs
+from plc_core.data.world import CHECKPOINT as WORLD_MODEL
 from plc_core.engine.checkpoints import last_checkpoint, load_trained
-from plc_core.engine.models import load_policy
-from plc_core.engine.packing import PairCollator, StepCollator
+from plc_core.engine.forward.packing import PairCollator, StepCollator
+from plc_core.engine.models import load as models
+from plc_core.engine.models import model_files
+from plc_core.engine.models.load import ModelError, load_policy, load_tokenizer
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sources import WorldSource
-from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.tokens.tokenized import tokenize_pairs
+from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.completeness import (
     EvaluationConfig,
     is_answered,
@@ -40,14 +46,18 @@ from plc_core.evaluation.completeness import (
 from plc_core.evaluation.judges import compare_generations
 from plc_core.evaluation.judges.judgements import Verdict
 from plc_core.evaluation.judges.named import named_judge
-from plc_core.files import RunError, cache_dir, read_json, write_json, write_table
+from plc_core.evaluation.methods import Contestant
 from plc_core.label_audit.hidden_states import hidden_differences
 from plc_core.progress import Progress
 from plc_core.runs import open_run
 from plc_core.runs.alerts import WITHOUT_CHECKSUMS
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide, read_decisions
-from plc_core.storage import ContentStore, cached_folder
+from plc_core.runs.listing import list_runs
+from plc_core.storage.cache import ContentStore, cached_folder
+from plc_core.storage.checksums import opened_line, sealed_line
+from plc_core.storage.files import RunError, read_json, write_json, write_table
+from plc_core.storage.paths import cache_dir
 from tests.paths import ROOT
 
 DAMAGES = ("flip", "cut", "zeros", "removal")
@@ -114,6 +124,100 @@ def test_a_damaged_file_of_a_run_is_a_sentence(run, name, damage):
     named = "visits" if damage == "removal" and name.startswith("visits") else name
     with pytest.raises(RunError, match=re.escape(named)):
         READERS[name](run)
+
+
+def test_results_that_are_gone_are_a_sentence_and_not_blank(run):
+    """In the list of runs too, which reads no more of a run than its results."""
+    before = results_of(run)
+    assert np.isfinite(list(before.values())).all()
+    (listed,) = list_runs(run.path.parent)
+    tables = [run.path / "metrics.parquet", *run.path.glob("generations/*.parquet"),
+              *run.path.glob("judgements/*.parquet")]  # fmt: skip
+    assert len(tables) == 4
+    for path in tables:
+        raw = path.read_bytes()
+        path.unlink()
+        with pytest.raises(RunError, match=f"{path.name} is missing.*Put a copy of it back"):
+            results_of(run)
+        assert path.name in str(damage_of(listed))
+        path.write_bytes(raw[: len(raw) // 2])
+        with pytest.raises(RunError, match=f"{path.name} cannot be read: it is cut short"):
+            results_of(run)
+        assert f"{path.name} is cut short" in str(damage_of(listed))
+        path.unlink()
+        path.write_bytes(raw)
+        assert damage_of(listed) is None and results_of(run) == before
+    for path in tables[1:]:  # as the sentence says
+        path.unlink()
+        path.with_suffix(".json").unlink()
+    assert damage_of(listed) is None
+    assert results_of(run)["accuracy"] == before["accuracy"]
+
+
+EARLIER = [
+    "metrics.parquet",
+    "judgements/gold-world.parquet",
+    "generations/world-log-probs.parquet",
+]
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_an_earlier_copy_of_results_is_a_sentence(run, name):
+    """Of fewer steps, or of fewer prompts: whole, of this run, and in its place."""
+    before, path = results_of(run), run.path / name
+    whole = pq.read_table(path)
+    write_table(path, whole.take(list(range(0, whole.num_rows, 2))))
+    for use in [results_of, *([type(run).metrics] if name == "metrics.parquet" else [])]:
+        with pytest.raises(RunError, match=f"{re.escape(name)} .* earlier copy.*Put a copy of it"):
+            use(run)
+    write_table(path, whole)
+    assert results_of(run) == before
+
+
+REMEDIES = {
+    "status.json": "go on with the run .*resume true",
+    "metrics.parquet": "its run by the same command under another name",
+    "visits/00000002-00000003.parquet": "its run by the same command under another name",
+    "generations/world.parquet": "by evaluating again",
+    "judgements/gold-world.parquet": "by evaluating again",
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_the_sentence_on_what_is_missing_names_the_file_and_what_can_be_done(run, name):
+    (run.path / name).unlink()
+    folder, file = map(re.escape, (str((run.path / name).parent), name.rpartition("/")[2]))
+    said = rf"{folder}.*{file} is missing.*Put a copy of it back; without one, .*{REMEDIES[name]}"
+    with pytest.raises(RunError, match=said):
+        READERS[name](run)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_status_of_a_trained_run_is_mended_as_its_sentence_says(run, damage):
+    hurt(run.path / "status.json", damage)
+    config = run.info["config"] | {"resume": True, "runs_dir": str(run.path.parent)}
+    visits = run.visits()
+    again = train(TrainConfig(**config))
+    assert again.status["state"] == "done"
+    pd.testing.assert_frame_equal(again.visits(), visits)
+
+
+def test_pairs_that_are_gone_are_not_pairs_that_one_has_not(run):
+    pair = str(run.pairs()["pair_id"].iloc[0])
+    with pytest.raises(RunError, match=r"pairs\.parquet has no pair 'x'"):
+        run.pair("x")
+    (run.path / "pairs.parquet").unlink()
+    uses = (
+        lambda: run.pair(pair),
+        lambda: decide(run, pair, "keep"),
+        lambda: digest(run),
+        lambda: export_cleaned(run),
+    )
+    for use in uses:
+        with pytest.raises(
+            RunError, match=r"pairs\.parquet (is missing|cannot .* there). Put a co"
+        ):
+            use()
 
 
 class Longer:
@@ -264,6 +368,53 @@ def test_damaged_pairs_are_not_exported(run, damage):
     assert not (run.path / "decisions" / "cleaned.parquet").exists()
 
 
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_damaged_export_is_a_sentence(run, tmp_path, form):
+    """Also where it was moved to, if what lies beside it goes with it."""
+    decide(run, str(run.pairs()["pair_id"].iloc[0]), "flip")
+    path, _ = export_cleaned(run, form)
+    moved = shutil.copytree(path.parent, tmp_path / "moved")
+    for file in (path, moved / path.name):
+        expected = load_pairs(file).table
+        whole = file.read_bytes()
+        places = range(5, len(whole), len(whole) // 12)
+        said = rf"{re.escape(str(file))}.*( damaged|cannot be read|beside it)"
+        for place in places:
+            hit = bytearray(whole)
+            hit[place] ^= 1
+            for damaged in (hit, whole[:place], whole[:place] + bytes(64) + whole[place + 64 :]):
+                file.write_bytes(damaged)
+                # Where nothing but the mark of the checksum was hit, the rows are what they were.
+                with contextlib.suppress(DataError):
+                    assert load_pairs(file).table == expected
+                    mark = whole.find(b"PLC-CRC\n")
+                    assert mark - 64 <= place < mark + 8
+                    continue
+                with pytest.raises(DataError, match=said):
+                    load_pairs(file)
+        file.write_bytes(whole)
+        assert load_pairs(file).table == expected
+
+
+def test_an_export_of_json_lines_may_be_edited_and_be_checked_by_others(run, tmp_path):
+    path, _ = export_cleaned(run, "jsonl")
+    beside = path.with_name("cleaned.jsonl.sha256")
+    check = ["sha256sum", "--check", "--strict", beside.name]
+    assert subprocess.run(check, cwd=path.parent, capture_output=True).returncode == 0
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:5]))
+    with pytest.raises(DataError, match=r"damaged, or was edited.*meant to be so, delete clean"):
+        load_pairs(path)
+    beside.unlink()
+    assert load_pairs(path).rows_read == 5
+    export_cleaned(run, "jsonl")
+    assert load_pairs(path).rows_read == 20
+    odd = tmp_path / "odd.jsonl"
+    shutil.copy(path, odd)
+    for text in ("", "no digest", "0" * 64, f"{'0' * 64}  other.jsonl\n"):  # of others' making
+        odd.with_name("odd.jsonl.sha256").write_text(text)
+        assert load_pairs(odd).rows_read == 20
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["pairs.parquet", "visits/00000002-00000003.parquet"])
 def test_the_inspector_reads_nothing_damaged(run, name, damage):
@@ -277,8 +428,9 @@ def test_the_inspector_reads_nothing_damaged(run, name, damage):
             for row in range(found.size):
                 read_visits(found, row)
     else:
-        with pytest.raises(RunError, match=r"pairs\.parquet"):
-            read_pair(found, row)
+        for read in (read_pair, lambda found, row: snippets(found.run, np.array([row]))):
+            with pytest.raises(RunError, match=r"pairs\.parquet.*Put a copy of it back"):
+                read(found, row)
 
 
 def older(run):
@@ -334,6 +486,114 @@ def test_a_damaged_policy_does_not_answer(run, name, damage):
     hurt(last_checkpoint(run) / name, damage)
     with pytest.raises(RunError, match=f"{re.escape(name)} is damaged or missing"):
         load_trained(run)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", OF_MODEL)
+def test_a_damaged_copy_of_a_checkpoint_is_no_model(run, tmp_path, name, damage):
+    copy = shutil.copytree(last_checkpoint(run), tmp_path / "copy")
+    hurt(copy / name, damage)
+    for use in (load_policy, load_tokenizer):
+        with pytest.raises(
+            ModelError, match=f"{re.escape(name)} is damaged or missing.*Put a copy"
+        ):
+            use(str(copy))
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "vocab.json"])
+def test_a_file_that_came_into_a_checkpoint_is_not_loaded(run, tmp_path, name):
+    checkpoint = last_checkpoint(run)
+    (checkpoint / "notes.md").write_text("of mine")
+    load_trained(run)
+    (checkpoint / name).write_text("{}")
+    copy = shutil.copytree(checkpoint, tmp_path / "copy")
+    said = rf"{re.escape(name)} is not in checksums\.json beside it.* Take it out of the folder"
+    for use in (last_checkpoint, load_trained):
+        with pytest.raises(RunError, match=said):
+            use(run)
+    with pytest.raises(ModelError, match=said):
+        load_policy(str(copy))
+
+
+def test_adapters_that_an_older_checkpoint_lacks_are_a_sentence(run):
+    checkpoint = last_checkpoint(older(run))
+    config = {"peft_type": "LORA", "base_model_name_or_path": "world", "target_modules": ["q_proj"]}
+    (checkpoint / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=r"The adapters in .* cannot be loaded.* Delete the folder"):
+        load_trained(open_run(run.path))
+
+
+def test_a_run_whose_checkpoints_are_gone_says_what_can_be_done(run):
+    shutil.rmtree(run.path / "checkpoints")
+    with pytest.raises(RunError, match=r"there is none in .*checkpoints\. Put a copy of it back"):
+        load_trained(run)
+
+
+# ---- the model that a run began from -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "checksums.json"])
+def test_a_damaged_model_of_the_embedded_world_is_not_loaded(monkeypatch, tmp_path, name, damage):
+    copy = shutil.copytree(WORLD_MODEL, tmp_path / "checkpoint")
+    for module in (models, model_files):
+        monkeypatch.setattr(module, "CHECKPOINT", copy)
+    load_policy("world")
+    hurt(copy / name, damage)
+    with pytest.raises(ModelError, match=f"{re.escape(name)} is damaged.*install plc_core again"):
+        load_policy("world")
+
+
+def test_adapters_answer_on_the_model_that_they_were_trained_on_alone(own_cache, tmp_path, caplog):
+    base = shutil.copytree(WORLD_MODEL, tmp_path / "base")
+    (base / "checksums.json").unlink()  # as of another's making
+    weights = base / "model.safetensors"
+    settings = {
+        "name": "adapters", "runs_dir": str(tmp_path), "model": str(base), "lora_rank": 4,
+        "num_pairs": 20, "epochs": 2.0, "batch_pairs": 8, "pairs_per_forward": 4, "save_steps": 2,
+    }  # fmt: skip
+    run = train(TrainConfig(**settings))
+    entries, few = [Contestant("DPO", run)], EvaluationConfig(eval_prompts=4)
+    evaluate_runs(entries, few)
+    before, raw = run.table("generations/world.parquet"), weights.read_bytes()
+    hurt(weights, "flip")
+    said = rf"'adapters' began from .* in {re.escape(str(base))} are others now.*Put a copy of that"
+    evaluate_runs(entries, few)  # asks it nothing
+    for use in (
+        lambda: load_trained(run),
+        lambda: evaluate_runs(entries, EvaluationConfig(eval_prompts=6)),
+    ):
+        with pytest.raises(RunError, match=said):
+            use()
+    pd.testing.assert_frame_equal(run.table("generations/world.parquet"), before)
+    run.update_info(versions=run.info["versions"] | {"transformers": "4.0.0"})
+    load_trained(run)  # in whose words the same model may have another hash
+    assert "its hash was" in caplog.messages[-1] and "under transformers 4.0.0" in caplog.text
+    run.update_info(versions=run.info["versions"] | {"transformers": transformers.__version__})
+    shutil.rmtree(run.path / "checkpoints" / "checkpoint-6")
+    resumed = TrainConfig(**settings, resume=True)
+    with pytest.raises(RunError, match=said):
+        train(resumed)
+    weights.write_bytes(raw)
+    train(resumed)
+    load_trained(open_run(run.path))
+
+
+def test_answers_of_another_start_are_made_anew(run):
+    bench = open_bench("world", EvaluationConfig(eval_prompts=8))
+    both = ("trained", "reference")
+    assert is_answered(run, bench, both)
+    path = run.path / "generations" / "world.json"
+    record = read_json(path)
+    record["reference, greedy"]["policy"]["model"] = "0" * 16
+    write_json(path, record)
+    assert not is_answered(run, bench, both)
+    before = run.table("generations/world.parquet")
+    evaluate(run, prompts=8)
+    assert is_answered(run, bench, both)
+    after = run.table("generations/world.parquet")
+    order = {"by": ["policy", "decoding", "prompt_id"], "ignore_index": True}
+    pd.testing.assert_frame_equal(after.sort_values(**order), before.sort_values(**order))
 
 
 # ---- the cache ----------------------------------------------------------------------------------
@@ -441,7 +701,7 @@ def test_two_processes_that_need_one_entry_make_it_once(tmp_path):
     code = """if True:
         import os, sys, time
         from pathlib import Path
-        from plc_core.storage import cached_folder
+        from plc_core.storage.cache import cached_folder
         def make(folder):
             time.sleep(0.5)
             (folder / "who").write_text(str(os.getpid()))

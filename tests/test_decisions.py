@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from plc_core.data import load_pairs
-from plc_core.files import RunError
-from plc_core.runs import Run, open_run
+from plc_core.runs import Run, decisions, open_run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import DECISIONS, Undone, decide, decide_all, read_decisions, undo
+from plc_core.storage.checksums import opened_line, sealed_line
+from plc_core.storage.files import RunError, read_json
 from tests.fake_run import write_fake_run
 from tests.rewritten import rewrite
 
@@ -54,7 +56,7 @@ def test_an_unknown_decision_and_an_unknown_pair_are_refused(run: Run) -> None:
         with pytest.raises(RunError, match="has no pair"):
             decide_all(run, [known, unknown], "keep")
     (run.path / "pairs.parquet").unlink()
-    with pytest.raises(RunError, match="has no pair"):
+    with pytest.raises(RunError, match=r"pairs\.parquet is missing. Put a copy of it back"):
         decide(run, known, "keep")
     assert not (run.path / "decisions").exists()
 
@@ -65,7 +67,7 @@ def test_a_broken_file_is_never_written_over(run: Run) -> None:
     path = run.path / "decisions" / "decisions.jsonl"
     path.write_text(path.read_text() + f'{{"pair_id": "{two}", "decis\n')
     before = path.read_bytes()
-    with pytest.raises(RunError, match="line 2, is no decision"):
+    with pytest.raises(RunError, match="line 2, is damaged or no decision"):
         decide(run, three, "keep")
     assert path.read_bytes() == before
 
@@ -79,6 +81,149 @@ def test_links_are_left_alone(run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="leads outside"):
         export_cleaned(run)
     assert not list(outside.iterdir())
+
+
+# ---- the log and how far it goes --------------------------------------------------------------
+
+
+@pytest.fixture
+def log(run: Run) -> Path:
+    """The log of four decisions, on three pairs."""
+    one, two, three = pairs_of(run)["pair_id"][:3]
+    decide(run, one, "keep")
+    decide(run, two, "flip", "read twice")
+    decide(run, one, "drop")
+    decide(run, three, "tie")
+    return run.path / "decisions" / "decisions.jsonl"
+
+
+def refused(run: Run, sentence: str) -> None:
+    """Every use of the decisions ends in this sentence, and changes nothing."""
+    log = run.path / "decisions" / "decisions.jsonl"
+    before = log.read_bytes() if log.exists() else None
+    for use in (read_decisions, lambda run: decide(run, pairs_of(run)["pair_id"][3], "keep"), undo,
+                export_cleaned):  # fmt: skip
+        with pytest.raises(RunError, match=sentence):
+            use(run)
+    assert before == (log.read_bytes() if log.exists() else None)
+
+
+def test_a_log_that_ends_early_says_so(run: Run, log: Path) -> None:
+    raw = log.read_bytes()
+    kept = read_decisions(run)
+    extent = log.with_name("decisions.lines.json")
+    remedy = r"had 4 lines\. Put a copy of it back.*, delete decisions\.lines\.json"
+    lines = raw.splitlines(keepends=True)
+    for left in range(4):
+        log.write_bytes(b"".join(lines[:left]))
+        refused(run, rf"decisions\.jsonl ends after line {left}, and {remedy}")
+        log.write_bytes(b"".join(lines[:left]) + lines[left][:-2])
+        refused(run, rf"decisions\.jsonl ends after line {left}, and {remedy}")
+    log.write_bytes(bytes(len(raw)))
+    refused(run, rf"decisions\.jsonl ends after line 0, and {remedy}")
+    log.unlink()
+    refused(run, rf"decisions\.jsonl is missing, and {remedy}")
+    log.write_bytes(raw)
+    assert read_decisions(run) == kept
+    # To go on with what is left is a person's word, by the way that the sentence says.
+    log.write_bytes(b"".join(lines[:2]))
+    extent.unlink()
+    assert [d.decision for d in read_decisions(run).values()] == ["keep", "flip"]
+    decide(run, pairs_of(run)["pair_id"][3], "tie")
+    log.write_bytes(b"".join(lines[:2]))
+    refused(run, "ends after line 2, and had 3 lines")
+    log.unlink()
+    extent.unlink()
+    assert read_decisions(run) == {} and undo(run) is None
+
+
+def test_lines_that_are_gone_doubled_or_moved_show_in_those_behind_them(
+    run: Run, log: Path
+) -> None:
+    raw = log.read_bytes()
+    a, b, c, d = raw.splitlines(keepends=True)
+    for lines, said in (
+        ((a, c, d, d), "line 2, was written as line 3"),
+        ((a, b, b, c, d), "line 3, was written as line 2"),
+        ((b, a, c, d), "line 1, was written as line 2"),
+        ((a, b, d, c), "line 3, was written as line 4"),
+    ):
+        log.write_bytes(b"".join(lines))
+        refused(run, rf"decisions\.jsonl, {said}: lines before it are gone, or came in.*Put a copy")
+    log.write_bytes(b"".join((a, b"\n", c, d)))  # as the sentence says
+    assert [d.decision for d in read_decisions(run).values()] == ["drop", "tie"]
+    log.write_bytes(raw)
+    assert len(read_decisions(run)) == 3
+
+
+def test_a_kill_between_a_line_and_the_count_of_lines_is_no_error(run: Run, log: Path) -> None:
+    extent = log.with_name("decisions.lines.json")
+    fourth = pairs_of(run)["pair_id"][3]
+    before = extent.read_bytes()
+    decide(run, fourth, "keep")
+    extent.write_bytes(before)  # the line was written, and then came the kill
+    assert len(read_decisions(open_run(run.path))) == 4
+    assert decide(run, fourth, "flip") == read_decisions(open_run(run.path))
+    said = read_json(extent)
+    assert said == {"lines": 6, "bytes": log.stat().st_size}
+    raw = log.read_bytes()
+    undo(run)
+    log.write_bytes(raw)  # the count was lowered, and then came the kill
+    assert read_decisions(open_run(run.path))[fourth].decision == "flip"
+    undo(run)
+    log.write_bytes(log.read_bytes() + b'{"pair_id": "')  # half a line, and then came the kill
+    assert read_decisions(open_run(run.path))[fourth].decision == "keep"
+    after = decide(run, fourth, "drop", "again")
+    assert read_decisions(open_run(run.path)) == after
+    assert opened_line(log.read_text().splitlines()[-1])[0].items() >= {"line": 7, "cut": 6}.items()
+    assert undo(run) == Undone((fourth,), "drop")
+    assert undo(run) == Undone((fourth,), "keep")
+    assert len(read_decisions(run)) == 3
+
+
+def test_a_damaged_count_of_lines_is_a_sentence_and_a_missing_one_made_anew(
+    run: Run, log: Path
+) -> None:
+    extent = log.with_name("decisions.lines.json")
+    raw = extent.read_bytes()
+    hit = bytearray(raw)
+    hit[len(raw) // 2] ^= 1
+    for damaged in (bytes(hit), raw[: len(raw) // 2], bytes(len(raw)), b""):
+        extent.write_bytes(damaged)
+        decisions._read.clear()  # what is remembered of a log is what was in it
+        refused(run, r"decisions\.lines\.json is damaged.*Put a copy of it back.*, and delete dec")
+    shutil.copy(run.path / "status.json", extent)
+    decisions._read.clear()
+    refused(run, r"decisions\.lines\.json was written as status.json.*and delete dec")
+    extent.unlink()
+    assert len(read_decisions(run)) == 3
+    decide(run, pairs_of(run)["pair_id"][3], "keep")
+    assert read_json(extent)["lines"] == 5
+
+
+def test_a_log_of_an_older_version_is_read_and_counted_from_the_next_line_on(
+    run: Run, log: Path
+) -> None:
+    entries = [opened_line(line)[0] for line in log.read_text().splitlines()]
+    older = [{k: v for k, v in entry.items() if k != "line"} for entry in entries]
+    log.write_text("".join(map(sealed_line, older)))
+    log.with_name("decisions.lines.json").unlink()
+    assert len(read_decisions(run)) == 3
+    decide(run, pairs_of(run)["pair_id"][3], "keep")
+    assert len(read_decisions(open_run(run.path))) == 4
+    log.write_text("".join(map(sealed_line, older)))
+    refused(run, "ends after line 4, and had 5 lines")
+
+
+def test_a_run_that_is_copied_or_renamed_keeps_its_log(run: Run, log: Path) -> None:
+    shutil.copytree(run.path, run.path.parent / "copy")
+    run.path.rename(run.path.parent / "renamed")
+    for name in ("copy", "renamed"):
+        again = open_run(run.path.parent / name)
+        assert len(read_decisions(again)) == 3
+        assert len(decide(again, pairs_of(again)["pair_id"][3], "keep")) == 4
+        again.path.joinpath("decisions", "decisions.jsonl").unlink()
+        refused(again, "is missing, and had 5 lines")
 
 
 def _decide_many(path: Path, pair_ids: list[str]) -> None:

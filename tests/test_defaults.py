@@ -4,7 +4,7 @@ import shlex
 
 import yaml
 
-from plc_core.batch.ensure_runs import _job
+from notebooks.studies.ensure_runs import _job
 from plc_core.batch.planning import NOT_CONTENT, planned
 from plc_core.engine.config import TrainConfig
 from plc_core.parameters import defaults_beside, notebook_values, rerun_command

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from plc_core.files import RunError, read_json
 from plc_core.progress import BATCH_RUN_VARIABLE, BATCH_VARIABLE
 from plc_core.runs import create_run, open_run
 from plc_core.runs.earlier import forget, put_back, set_aside
+from plc_core.storage.files import RunError, read_json
 
 HOLDS = {"run.json", "status.json", "report.html", "notebook.ipynb", "tables"}
 

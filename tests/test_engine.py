@@ -6,14 +6,15 @@ from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from plc_core.data import pairs_from_rows
-from plc_core.engine import vocabulary
-from plc_core.engine.adapters import add_lora
-from plc_core.engine.logprobs import attention_mask, pair_logps, response_logps
-from plc_core.engine.models import ModelError, load_policy
-from plc_core.engine.packing import PairCollator, StepCollator
+from plc_core.engine.forward import vocabulary
+from plc_core.engine.forward.attention import attention_mask
+from plc_core.engine.forward.logprobs import pair_logps, response_logps
+from plc_core.engine.forward.packing import PairCollator, StepCollator
+from plc_core.engine.models.adapters import add_lora
+from plc_core.engine.models.load import ModelError, load_policy
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
-from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.tokens.tokenized import tokenize_pairs
 from plc_core.progress import Progress
 
 

@@ -29,7 +29,8 @@ from notebooks.evidence.variants import (
 )
 from notebooks.replication.results import Results
 from plc_core.batch import run_notebook
-from plc_core.files import RunError, project_path
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import project_path
 from tests.paths import LARGEST_REPORT, ROOT
 
 SEEDS, RATES = range(5), (0.0, 0.1, 0.2, 0.3, 0.4)
@@ -105,7 +106,7 @@ def test_the_report_says_how_short_the_runs_are_beside_the_papers():
 
 def test_every_claim_says_of_which_pairs_it_is(study):
     """The paper reads ties of pairs that its policies never trained on."""
-    table = claims_table(study, Study("world"))
+    table = claims_table(study, Study("world"), Study("larger"))
     for text, read in (
         ("q_tie ranks exact ties, AUROC", "training pairs at their first visit"),
         ("q_tie is larger for the smallest score gaps", "training pairs at their first visit"),
@@ -124,7 +125,7 @@ def row_of(table, text):
 
 
 def test_each_verdict_follows_the_rule(study):
-    table = claims_table(study, Study("world"))
+    table = claims_table(study, Study("world"), Study("larger"))
     assert len(table) == len(CLAIMS)
     assert row_of(table, "20 to 40 % reversed labels, in points")["verdict"] == "higher"
     assert row_of(table, "another β at the same KL, in points")["verdict"] == "undecided"
@@ -181,24 +182,39 @@ def test_the_verdicts_other_words():
 
 
 def test_an_effect_and_the_papers_size_are_two_verdicts():
-    model = read_study("smollm2")
-    table = forest.forest_table(model).set_index("claim")
-    for claim in (c for c in CLAIMS if c.text in table.index):
-        found, row = over_seeds(claim.values(model, "plc-aggressive")), table.loc[claim.text]
-        word = verdict(claim, found)
-        if row["effect"] == "unknown":
-            assert word.startswith("undecided")
-        elif row["effect"] != "by construction":
-            assert word.startswith("reproduced") == (row["effect"] == "yes")
-        outside = not found.low * claim.scale <= row["paper"] <= found.high * claim.scale
-        assert row["excluded"] == (claim.published is not None and outside)
-    clean = table.loc["PLC-DPO wins against same-data DPO on clean data, win rate in %"]
-    assert (clean["effect"], clean["excluded"]) == ("unknown", True)  # 58.3 lies above it
-    said = forest.tally(table)
-    assert f"{(table['effect'] == 'yes').sum()} are there" in said
-    drawn = forest.forest(table.reset_index())
+    studies = {name: read_study(name) for name in ("qwen", "smollm2", "world")}
+    found = forest.forest_table(studies)
+    for name, study in studies.items():
+        table = found[found["study"] == name].set_index("claim")
+        for claim in (c for c in CLAIMS if c.text in table.index):
+            estimate, row = over_seeds(claim.values(study, "plc-aggressive")), table.loc[claim.text]
+            word = verdict(claim, estimate)
+            if row["effect"] == "unknown":
+                assert word.startswith("undecided")
+            elif row["effect"] != "by construction":
+                assert word.startswith("reproduced") == (row["effect"] == "yes")
+            outside = not estimate.low * claim.scale <= row["paper"] <= estimate.high * claim.scale
+            assert row["excluded"] == (claim.published is not None and outside)
+        clean = table.loc["PLC-DPO wins against same-data DPO on clean data, win rate in %"]
+        assert clean["excluded"]  # 58.3 lies above it
+        assert clean["effect"] == {"world": "no"}.get(name, "unknown")
+        (said,) = (line for line in forest.tally(found) if line.startswith(f"{name}: "))
+        assert f", {(table['effect'] == 'yes').sum()} are found, " in said
+        assert f"; {table['excluded'].sum()} of " in said
+
+
+def test_the_forest_draws_each_claim_once_and_a_symbol_a_study():
+    found = forest.forest_table({name: read_study(name) for name in ("qwen", "smollm2", "world")})
+    drawn = forest.forest(found)
     papers = [x for trace in drawn.data if trace.name == "the paper" for x in trace.x]
-    assert sorted(p for p in papers if p == p) == sorted(table["paper"].dropna())
+    once = found.drop_duplicates("claim")["paper"]
+    assert sorted(p for p in papers if p == p) == sorted(once.dropna())
+    dots = [trace for trace in drawn.data if ", effect: " in trace.name]
+    assert sum(len(trace.x) for trace in dots) == len(found)
+    symbols = {(trace.name.split(",")[0], trace.marker.symbol) for trace in dots}
+    assert len(symbols) == len({symbol for _, symbol in symbols}) == 3
+    legend = [trace.name for trace in drawn.data if trace.showlegend is not False]
+    assert {"qwen", "smollm2", "world", "effect: yes", "the paper"} <= set(legend)
 
 
 def test_two_groups_of_pairs_have_the_interval_of_a_difference():
@@ -218,7 +234,7 @@ def test_two_groups_of_pairs_have_the_interval_of_a_difference():
 
 def test_the_routing_is_compared_with_plain_dpos_seed_by_seed(study):
     claim = next(c for c in CLAIMS if c.text.startswith("q_flip ranks reversed labels"))
-    row = row_of(claims_table(study, Study("world")), claim.text)
+    row = row_of(claims_table(study, Study("world"), Study("larger")), claim.text)
     sides = [
         claim.values(study, method).set_index("seed")["value"]
         for method in ("plc-aggressive", "dpo")
@@ -246,7 +262,9 @@ def test_a_kl_outside_dpos_is_left_out_and_not_extrapolated(study):
     far.loc[plc, "value"] = 9.0
     moved = Study("x", study.jobs, far, study.rewards)
     assert over_seeds(above_frontier(moved, "accuracy", "test", "beta")) is None
-    row = row_of(claims_table(moved, Study("world")), "another β at the same KL, in points")
+    row = row_of(
+        claims_table(moved, Study("world"), Study("larger")), "another β at the same KL, in points"
+    )
     assert row["model"] == "no DPO run has its KL (n=0)"
     assert row["world"] == "not run"
     assert row["verdict"] == "undecided"
@@ -272,15 +290,15 @@ def test_the_time_is_of_training_in_the_same_data_and_seed(study):
     slower = Study("x", jobs, study.measures, study.rewards)
     values = training_time(slower, "plc-aggressive")
     assert values.groupby("seed")["value"].mean().tolist() == [1, 1.1, 1.2, 1.3, 1.4]
-    row = row_of(claims_table(slower, Study("world")), "No slower than DPO")
+    row = row_of(claims_table(slower, Study("world"), Study("larger")), "No slower than DPO")
     assert row["model"] == claims.shown(over_seeds(values), 3)
     assert (row["verdict"], row["world"]) == ("undecided", "not run")
-    row = row_of(claims_table(study, Study("world")), "No slower than DPO")
+    row = row_of(claims_table(study, Study("world"), Study("larger")), "No slower than DPO")
     assert (row["model"], row["verdict"]) == ("1.000 [1.000, 1.000] (n=5)", "reproduced")
 
 
 def test_the_claims_of_before_any_outcome_are_not_marked(study):
-    table = claims_table(study, Study("world"))
+    table = claims_table(study, Study("world"), Study("larger"))
     for text, later in (
         ("order of the three vote groups", False),
         ("No slower than DPO", False),
@@ -295,7 +313,7 @@ def test_the_best_other_method_is_no_recipe_of_plc(study):
 
 
 def test_without_results_everything_says_that_it_was_not_run():
-    table = claims_table(Study("a"), Study("b"))
+    table = claims_table(Study("a"), Study("b"), Study("c"))
     assert set(table["verdict"]) == {"not run"}
     assert not len(bill(Study("a"), pd.DataFrame({"shape": []})))
     assert "no results yet" in by_rate(Study("a"), {}, "x").layout.annotations[0].text
@@ -333,7 +351,7 @@ def test_the_readme_shows_the_table_that_the_command_prints(tmp_path, capsys):
 
 
 def test_markdown_keeps_a_bar_inside_its_cell():
-    names = ("claim", "read", "paper", "world", "model", "over", "verdict")
+    names = ("claim", "read", "paper", "world", "model", "larger", "over", "verdict")
     table = pd.DataFrame([dict.fromkeys(names, "a|b")])
     assert markdown(table).splitlines()[-1].count("a\\|b") == len(names)
 

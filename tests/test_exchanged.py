@@ -16,17 +16,19 @@ from inspection.digest import digest
 
 from plc_core import TrainConfig, evaluate, train
 from plc_core.analysis.routing.pooling import pooled_visits
-from plc_core.checksums import sealed_json
+from plc_core.data import DataError, load_pairs
 from plc_core.engine.checkpoints import last_checkpoint, load_trained, trained_checkpoint
-from plc_core.engine.models import ModelError, load_policy
-from plc_core.files import ForeignFileError, RunError, read_json, write_json, write_table
-from plc_core.identity import Origin
+from plc_core.engine.models.load import ModelError, load_policy
 from plc_core.label_audit.blind_check import BlindCheck
 from plc_core.runs import create_run, open_run, visit_files
+from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide, read_decisions, undo
 from plc_core.runs.visit_files import files_to_read
-from plc_core.seals import parquet_seal, seal_parquet
-from plc_core.storage import ContentStore, cached_folder, cached_table, is_whole
+from plc_core.storage.cache import ContentStore, cached_folder, cached_table, is_whole
+from plc_core.storage.checksums import sealed_json
+from plc_core.storage.files import ForeignFileError, RunError, read_json, write_json, write_table
+from plc_core.storage.identity import Origin
+from plc_core.storage.seals import parquet_seal, seal_parquet
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +337,7 @@ def test_lines_of_another_run_are_neither_decisions_nor_verdicts(runs):
     (other.path / "decisions").mkdir()
     shutil.copy(log, other.path / "decisions")
     for use in (read_decisions, undo):
-        with pytest.raises(RunError, match=r"line 1, is no decision \(it was written in another"):
+        with pytest.raises(RunError, match=r"line 1, is .*no decision \(it was written in anoth"):
             use(other)
     entry = json.loads(log.read_text())
     assert entry.pop("run_id") == one.info["run_id"]
@@ -349,6 +351,15 @@ def test_lines_of_another_run_are_neither_decisions_nor_verdicts(runs):
     shutil.copy(one.path / "blind_check" / "verdicts.jsonl", other.path / "blind_check")
     with pytest.raises(RunError, match=r"line 1, is .* no verdict \(it was written in another run"):
         BlindCheck(other.path).verdicts()
+
+
+def test_an_export_of_another_run_is_a_sentence(runs, tmp_path):
+    paths = [export_cleaned(open_run(runs / name))[0] for name in ("one", "other")]
+    expected = load_pairs(paths[1]).table
+    shutil.copy(paths[1], paths[0])
+    with pytest.raises(DataError, match=r"cleaned\.parquet is of another run.*Write it anew"):
+        load_pairs(paths[0])
+    assert load_pairs(shutil.copy(paths[1], tmp_path)).table == expected  # it may lie anywhere else
 
 
 def test_lines_are_read_where_the_run_is_not_known(runs):

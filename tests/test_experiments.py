@@ -12,14 +12,15 @@ import pytest
 import yaml
 
 from notebooks.make_paper import paper_notebooks
-from plc_core.batch.ensure_runs import ensure_runs
+from notebooks.studies.ensure_runs import ensure_runs
+from notebooks.studies.plan_runs import plan_runs
 from plc_core.batch.job_progress import Tally
 from plc_core.batch.jobs import Process, run_jobs
-from plc_core.batch.planning import expand_grid, plan_runs
-from plc_core.files import RunError, write_json
+from plc_core.batch.planning import expand_grid
 from plc_core.parameters import ParameterError, notebook_values
 from plc_core.runs import create_run, open_run
 from plc_core.runs.listing import list_runs
+from plc_core.storage.files import RunError, write_json
 from tests.paths import ROOT
 from tests.real_shapes import trained_here
 from tests.stand_in import (

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from plc_core.analysis import audit, figures
+from plc_core.analysis import audit, curves, figures
 from plc_core.runs import Run, open_run
 from tests.fake_run import write_fake_run
 
@@ -26,26 +26,26 @@ def said(figure: go.Figure) -> str:
     return " ".join(annotation.text for annotation in figure.layout.annotations)
 
 
-def test_one_run_shows_each_weight_in_its_states_colour(run: Run) -> None:
-    figure = figures.training_curves({"run": run.metrics()})
-    assert len(figure.data) == 6
+def test_training_curves_show_each_weight_in_its_states_colour(run: Run) -> None:
+    metrics = run.metrics()
+    figure = figures.training_curves(metrics.head(curves.LEAST_SMOOTHED - 1))
+    assert names(figure) == ["loss", "margin_mean", "gamma", "q_clean", "q_flip", "q_tie"]
     colours = [trace.line.color for trace in figure.data]
     assert colours[3:] == list(figures.STATE_COLOURS.values())
-    np.testing.assert_allclose(figure.data[0].y, run.metrics()["loss"])
+    np.testing.assert_allclose(figure.data[0].y, metrics["loss"].head(len(figure.data[0].y)))
 
 
-def test_overlaid_runs_have_colours_of_their_own(run: Run) -> None:
-    partial = run.metrics().drop(columns=["gamma", "q_tie"])
-    figure = figures.training_curves({"a": run.metrics(), "b": partial, "c": pd.DataFrame()})
-    assert names(figure).count("a") == 6
-    assert names(figure).count("b") == 4
-    assert not {trace.line.color for trace in figure.data} & set(figures.STATE_COLOURS.values())
-    assert sum(bool(trace.showlegend) for trace in figure.data) == 2
-    assert "no correction" not in said(figure)
+def test_training_curves_are_running_means_over_the_steps_and_say_where_they_end() -> None:
+    loss = np.tile([1.0, 3.0], 50)
+    figure = figures.training_curves(pd.DataFrame({"step": range(100), "loss": loss}))
+    steps, mean = figure.data[:2]
+    np.testing.assert_allclose(steps.y, loss)
+    assert np.ptp(mean.y[2:-2]) == pytest.approx(0.4)  # of five steps, two or three are high
+    assert said(figure).startswith("loss: 2.00 ± 0.33 mean margin m")
 
 
 def test_a_panel_that_no_run_logged_says_so(run: Run) -> None:
-    figure = figures.training_curves({"dpo": run.metrics().drop(columns=["gamma"])})
+    figure = figures.training_curves(run.metrics().drop(columns=["gamma"]))
     assert "no correction under this objective" in said(figure)
     assert [any(y is not None for y in trace.y) for trace in figure.data].count(False) == 1
 
@@ -122,7 +122,7 @@ def test_nothing_to_draw_is_said_in_a_sentence(run: Run) -> None:
     no_visits, pairs = run.visits()[:0], run.pairs()
     table = audit.routing_by_state(no_visits, pairs)
     for figure in (
-        figures.training_curves({}),
+        figures.training_curves(pd.DataFrame()),
         figures.q_against_z(no_visits),
         figures.pair_trajectory(no_visits),
         figures.flip_distribution(audit.join_last_visits(no_visits, pairs)),

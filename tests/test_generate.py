@@ -14,16 +14,16 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from plc_core.data import DataError
 from plc_core.data.world import RESPONSE_TOKENS, VOCABULARY
-from plc_core.engine.adapters import add_lora
-from plc_core.engine.models import load_policy
+from plc_core.engine.models.adapters import add_lora
+from plc_core.engine.models.load import load_policy
 from plc_core.engine.sampling import generate as sample
-from plc_core.engine.tokens import prompt_ids
+from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.evaluation.benchmarks import Benchmark, Prompt, world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.generate import GENERATIONS, GenerationWarning, generate
 from plc_core.evaluation.policies import Decoding, LocalPolicy, OwnNumbers, ServerPolicy
-from plc_core.files import RunError
 from plc_core.runs import create_run
+from plc_core.storage.files import RunError
 from tests.chat_server import serving
 from tests.paths import ROOT
 from tests.waiting import wait_for
@@ -182,7 +182,7 @@ def test_rows_of_other_policies_stay_and_ones_own_are_replaced(run, world):
 
 KILLED = """
 import sys, time
-from plc_core.engine.models import load_policy
+from plc_core.engine.models.load import load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.generate import generate
 from plc_core.evaluation.policies import Decoding

@@ -16,7 +16,7 @@ from plc_core.evaluation.judges import (
     LLMJudge,
     compare_generations,
 )
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 from tests import chat_server
 from tests.chat_server import serving
 from tests.test_judges import KEY, put, runs, surroundings

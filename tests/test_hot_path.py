@@ -10,18 +10,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from notebooks.overhead.arithmetic import needed_flops
 from notebooks.overhead.benchmark import random_pairs, random_qwen, time_engine, word_tokenizer
 from plc_core.data import DataError
-from plc_core.engine import logprobs, vocabulary
-from plc_core.engine.adapters import LowRankLinear, add_lora
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.logprobs import (
-    block_mask,
-    dense_mask,
-    pair_logps,
-    verify_packing,
-    whole_blocks,
-)
-from plc_core.engine.models import ModelError, compile_layers
-from plc_core.engine.packing import (
+from plc_core.engine.forward import attention, vocabulary
+from plc_core.engine.forward.attention import block_mask, dense_mask, whole_blocks
+from plc_core.engine.forward.logprobs import pair_logps, verify_packing
+from plc_core.engine.forward.packing import (
     PairCollator,
     StepCollator,
     balanced_bins,
@@ -29,7 +22,9 @@ from plc_core.engine.packing import (
     pair_sizes,
     pair_tokens,
 )
-from plc_core.engine.vocabulary import LogitTransform, token_logps
+from plc_core.engine.forward.vocabulary import LogitTransform, token_logps
+from plc_core.engine.models.adapters import LowRankLinear, add_lora
+from plc_core.engine.models.load import ModelError, compile_layers
 from tests.test_engine import plain_logp, random_rows
 
 TINY = {
@@ -186,11 +181,11 @@ def test_blocks_cover_what_is_seen_and_full_ones_hold_nothing_else(packed_row):
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_under_blocks_equals_sdpa_under_the_dense_mask(packed_row, monkeypatch):
-    monkeypatch.setattr(logprobs, "_compiled_flex", lambda: flex_attention)
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
     dense, blocks = dense_mask(*packed_row), block_mask(*packed_row)
     query = torch.randn(dense.shape[0], 4, dense.shape[-1], 16)
     key, value = torch.randn(2, dense.shape[0], 2, dense.shape[-1], 16)
-    got, _ = logprobs.packed_attention(torch.nn.Module(), query, key, value, blocks)
+    got, _ = attention.packed_attention(torch.nn.Module(), query, key, value, blocks)
     want = scaled_dot_product_attention(query, key, value, dense, enable_gqa=True)
     torch.testing.assert_close(got, want.transpose(1, 2), atol=1e-5, rtol=1e-5)
 

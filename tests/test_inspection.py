@@ -18,8 +18,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from figures.routing import cartography, ternary
-from figures.routing_over_time import phases_of
+from figures.routing import cartography
+from figures.routing_over_time import correction_by_phase, phases_of
+from figures.triangle import ternary
 from inspection import pair_table, queries, text_search
 from inspection.aggregate import STEP_CELLS, VALUE_CELLS, Counts
 from inspection.database import query
@@ -30,15 +31,17 @@ from inspection.pair import read_pair, read_visits
 from inspection.precision_at_k import precision_at
 from inspection.preparing import is_busy, prepare
 from inspection.queries import Filter, Rows
-from inspection.step_metrics import last_tenth, noise_of, smoothed, thinned
+from inspection.sorting import sorted_places
+from inspection.step_metrics import noise_of, thinned
 from inspection.text_search import search
 from recipe_curves import TEMPERATURES, WARMUP, recipe_curve
 
 from plc_core.analysis import audit
+from plc_core.analysis.curves import last_tenth, smoothed
 from plc_core.analysis.noise import P_FLIP_FROM
 from plc_core.data.votes import VOTES, vote_group
-from plc_core.files import RunError, write_table
 from plc_core.runs import Run, open_run
+from plc_core.storage.files import RunError, write_table
 from tests.fake_run import still_training, write_fake_run
 from tests.huge_run import write_huge_run
 from tests.rewritten import rewrite
@@ -124,6 +127,10 @@ def test_steps_hold_the_sums_of_their_visits(run: Run, found: Digest) -> None:
     assert phases["share"].sum() == pytest.approx(1)
     first = visits["step"] * 5 // (visits["step"].max() + 1) == 0
     assert phases["mean_weight"][0] == pytest.approx(visits.loc[first, "weight"].mean())
+    figure = correction_by_phase(phases)
+    assert list(figure.data[0].y) == phases["share"].tolist()
+    assert "share" in figure.layout.yaxis.title.text
+    assert list(figure.data[0].text) == [f"{100 * share:.1f} %" for share in phases["share"]]
 
 
 def test_cells_join_exactly_when_they_are_outgrown() -> None:
@@ -264,6 +271,19 @@ def test_orders_are_whole_and_the_same_each_time(found: Digest, pairs: pd.DataFr
     assert not len(queries.ordered(found, Filter(sources=("none",)), "q_flip", True))
 
 
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("some", [True, False])
+def test_numbers_are_sorted_as_by_pandas(descending: bool, some: bool) -> None:
+    rng = np.random.default_rng(0)
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, None, 1e-45, -1e-45]
+    values = pa.array([*rng.normal(size=300), *odd * 4, *rng.integers(-2, 2, 90)], pa.float32())
+    places = np.flatnonzero(rng.random(len(values)) < 0.5) if some else np.arange(len(values))
+    order = sorted_places(pa.chunked_array([values]), places if some else None, descending)
+    column = pd.Series(values.to_pandas()).iloc[places]
+    expected = column.sort_values(ascending=not descending, kind="stable", na_position="last")
+    assert order.tolist() == expected.index.tolist()
+
+
 def test_missing_numbers_come_last_in_both_directions(tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "half", pairs=60, state="failed")
     half = digest(open_run(path))
@@ -371,7 +391,7 @@ def test_a_search_that_nobody_waits_for_ends_and_says_so(
     for _ in range(200):
         gate.release()
     first.wait(600, whole=True)
-    with pytest.raises(RunError, match="given up for newer ones"):
+    with pytest.raises(RunError, match="Newer searches stopped"):
         first.rows()
 
 
@@ -466,15 +486,17 @@ def test_metrics_are_thinned_with_both_ends(run: Run) -> None:
 
 
 def test_the_noise_rate_is_that_of_the_first_epoch(run: Run, tmp_path: Path) -> None:
-    found = noise_of(run.path)
+    found = noise_of(run)
     assert found is not None
     assert (found.step, found.rate) == (39, 0.27)
-    assert noise_of(write_fake_run(tmp_path, "older", pairs=20, posterior=False)) is None
+    older = write_fake_run(tmp_path, "older", pairs=20, posterior=False)
+    assert noise_of(open_run(older)) is None
 
 
 def test_recipes_are_those_of_the_objective() -> None:
     torch = pytest.importorskip("torch")
-    from plc_core.objective.routing import PRIOR, RECIPES, energies
+    from plc_core.objective import PRIOR, RECIPES
+    from plc_core.objective.routing import energies
 
     z = np.linspace(-4, 4, 33)
     for name, recipe in RECIPES.items():

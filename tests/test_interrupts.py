@@ -12,8 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from plc_core.batch.jobs import run_jobs
 from plc_core.cli import _AS_MODULE
+from plc_core.interrupts import Stopped, exit_status, stopping
 from tests.paths import ROOT
+from tests.stand_in import training_stand_in
 from tests.waiting import is_alive, wait_for
 
 MOMENTS = (0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.5, 4, 6, 9)
@@ -80,6 +83,45 @@ def test_training_stops_with_a_sentence_at_any_moment(tmp_path, number, moment):
         assert found["state"] == "killed", found
         said = "by the user" if number == signal.SIGINT else "SIGTERM"
         assert said in found["reason"] or "stopped with the batch" in found["reason"]
+
+
+def test_of_two_signals_at_once_the_first_one_counts(monkeypatch):
+    handle = signal.signal
+    # Tests that run in the background of a shell have it ignored.
+    before = handle(signal.SIGINT, signal.default_int_handler)
+
+    def late(number, handler):
+        monkeypatch.setattr(signal, "signal", handle)
+        os.kill(os.getpid(), signal.SIGTERM)  # as a parent that had the same Ctrl-C sends it
+        return handle(number, handler)
+
+    with pytest.raises(KeyboardInterrupt) as stop, stopping():
+        monkeypatch.setattr(signal, "signal", late)
+        signal.raise_signal(signal.SIGINT)
+    handle(signal.SIGINT, before)
+    assert not isinstance(stop.value, Stopped)
+    assert exit_status() == 130
+
+
+@pytest.mark.parametrize(
+    ("stop", "number"),
+    [(KeyboardInterrupt(), signal.SIGINT), (Stopped("by kill"), signal.SIGTERM)],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_a_batch_ends_its_jobs_by_the_signal_that_ended_it(tmp_path, stop, number):
+    class Job:
+        ended_by = None
+
+        def poll(self):
+            raise stop
+
+        def stop(self, by):
+            Job.ended_by = by
+
+    values = {"name": "cut", "runs_dir": str(tmp_path)}
+    with pytest.raises(type(stop)):
+        run_jobs(training_stand_in(tmp_path), [values], start=lambda *_: Job())
+    assert Job.ended_by == number
 
 
 @pytest.mark.parametrize("moment", [0, 0.3])

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
 from plc_core.data.world import CHECKPOINT, gold_reward
-from plc_core.engine.models import ModelError, load_policy
+from plc_core.engine.models.load import ModelError, load_policy
 from plc_core.evaluation.benchmarks import world_benchmark
 from plc_core.evaluation.chat_api import ChatServer
 from plc_core.evaluation.completeness import kept_verdicts
@@ -35,8 +35,8 @@ from plc_core.evaluation.judges.verdicts import (
     single_messages,
 )
 from plc_core.evaluation.policies import Decoding, LocalPolicy
-from plc_core.files import RunError, write_table
 from plc_core.runs import create_run
+from plc_core.storage.files import RunError, write_table
 from tests.chat_server import serving
 from tests.paths import shared_file
 
@@ -469,7 +469,7 @@ def test_a_stop_keeps_the_verdicts_that_came(runs):
         (lambda mine, base: put(base, ["x"] * 7), "different prompts of 'b'.*0 have none.*3 of"),
         (lambda mine, base: put(mine, ["x"] * 7), "baseline's 10 answers 3 have none"),
         (lambda mine, base: put(mine, ["x"] * 10, ["other"] * 10), "other prompts in 'base'"),
-        (lambda mine, base: (base.path / "generations/b.parquet").unlink(), "no generations/b"),
+        (lambda mine, base: (base.path / "generations/b.parquet").unlink(), "b.parquet is missing"),
     ],
 )
 def test_sides_that_do_not_match_are_a_sentence(runs, change, sentence):

@@ -28,8 +28,8 @@ from plc_core.engine.checkpoints import STATE_FILE, trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.files import RunError, read_json
 from plc_core.runs import Run, open_run, resolve
+from plc_core.storage.files import RunError, read_json
 
 KILLS = int(os.environ.get("PLC_KILLS", "20"))
 PROMPTS = 4
@@ -90,6 +90,9 @@ def forked(action, folders, last=None, seconds=None):
         try:
             os.close(reader)
             sys.stdout = sys.stderr = io.StringIO()
+            # A fork leaves the parent's pool of threads without threads. PyTorch makes another at
+            # the first use, where two threads that load weights can meet ("Invalid thread pool!").
+            torch.set_num_threads(torch.get_num_threads())
             events = Events(folders, last)
             if seconds is not None:
                 threading.Timer(seconds, die).start()

@@ -1,6 +1,8 @@
 """The label audit: evidence read out of fold, one probability a pair, and an honest noise rate."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +14,16 @@ from sklearn.metrics import roc_auc_score
 import plc_core
 from plc_core import load_pairs
 from plc_core.data import DataError, flip_labels
-from plc_core.engine.models import load_policy
-from plc_core.engine.tokens import tokenize_pairs
-from plc_core.label_audit import evidence_table
+from plc_core.engine.models.load import load_policy
+from plc_core.engine.tokens.tokenized import tokenize_pairs
+from plc_core.label_audit.evidence import vote_shares
 from plc_core.label_audit.hidden_states import read_model
+from plc_core.label_audit.other_models import fold_file
 from plc_core.label_audit.posterior import FlipModel, stacked
 from plc_core.label_audit.probe import PENALTIES, log_likelihood, out_of_fold, prompt_folds
+from plc_core.label_audit.result import evidence_table
 from plc_core.progress import Progress
+from tests.test_damage import DAMAGES, hurt
 
 GOOD, BAD, NEUTRAL = (
     "thanks because exactly precise",
@@ -128,6 +133,79 @@ def test_where_margins_say_nothing_the_noise_rate_is_not_known():
     assert np.ptp(FlipModel(np.zeros(500)).p_flip(np.zeros(500))) == 0
 
 
+def test_that_most_suspicious_labels_are_reversed_is_not_said_too_surely():
+    """It holds in at least the share of cases that is said, and strong evidence says it surer."""
+    said, held = {}, {}
+    for size in (0.5, 1.0, 2.0):
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            strength = size * rng.normal(size=1500)
+            flipped = rng.random(1500) < 0.15
+            margins = strength * np.where((rng.random(1500) < expit(strength)) ^ flipped, 1, -1)
+            model = FlipModel(margins)
+            turned = model.p_flip(margins) > 0.5
+            if turned.any():
+                chances, surplus = model.surplus(margins[turned])
+                said.setdefault(size, []).append(chances @ (surplus > 0))
+                held.setdefault(size, []).append(flipped[turned].mean() > 0.5)
+    assert np.mean(np.concatenate([*said.values()])) < np.mean(np.concatenate([*held.values()]))
+    assert np.mean(said[1.0]) + 0.05 < np.mean(said[2.0])
+    assert np.mean(held[2.0]) == 1
+
+
+def test_groups_have_their_own_rates_and_those_that_are_alike_change_little():
+    rng = np.random.default_rng(5)
+    strength = 2 * rng.normal(size=3000)
+    worse = np.arange(3000) % 3 == 0
+    flipped = rng.random(3000) < np.where(worse, 0.4, 0.05)
+    margins = strength * np.where((rng.random(3000) < expit(strength)) ^ flipped, 1, -1)
+    model = FlipModel(margins)
+    alone = model.p_flip(margins)
+    told = model.p_flip(margins, worse)
+    assert roc_auc_score(flipped, told) > roc_auc_score(flipped, alone) + 0.04
+    assert model.of_group(margins[worse]).noise().low > model.of_group(margins[~worse]).noise().high
+    alike = model.p_flip(margins, rng.integers(0, 3, 3000))
+    assert roc_auc_score(flipped, alike) == pytest.approx(roc_auc_score(flipped, alone), abs=0.02)
+    few = model.of_group(margins[:3]).noise()  # are near to all
+    assert few.low < model.noise().rate < few.high
+
+
+def test_people_who_judge_some_pairs_sharpen_the_posterior():
+    """Of evidence that may be weak the noise rate is hardly known; verdicts tell it, and how steep
+    the evidence is.
+    """
+    rng = np.random.default_rng(3)
+    strength = rng.normal(size=600)
+    flipped = rng.random(600) < 0.3
+    margins = strength * np.where((rng.random(600) < expit(3 * strength)) ^ flipped, 1, -1)
+    before = FlipModel(margins, reliability=0.1)
+    after = before.checked(margins[:300], flipped[:300].astype(float))
+    assert abs(after.noise().rate - 0.3) < 0.03 < abs(before.noise().rate - 0.3)
+    assert after.noise().high - after.noise().low < before.noise().high - before.noise().low
+    ends = np.array([-1.5, 1.5])
+    reversed_share = 0.3 * expit(-3 * ends)
+    true = reversed_share / (reversed_share + 0.7 * expit(3 * ends))
+    assert after.p_flip(ends) == pytest.approx(true, abs=0.05)
+    assert before.p_flip(ends)[0] < true[0] - 0.5
+
+
+def test_a_column_that_reads_as_much_of_coin_flips_is_not_reliable():
+    rng = np.random.default_rng(0)
+    column, folds = rng.normal(0.5, 1, size=2000), np.arange(2000) % 5
+    chance = {"words": rng.permutation(column)}
+    assert stacked({"words": column}, folds).reliability > 0.9
+    assert stacked({"words": column}, folds, chance).reliability < 0.1
+
+
+def test_votes_speak_for_the_label_by_their_majority(tmp_path):
+    rows = [
+        {"prompt": f"q{n}", "response_a": "a", "response_b": "b", "votes": given}
+        for n, given in enumerate((["a", "a"], ["a", "a", "b"], ["b", "tie"]))
+    ]
+    (tmp_path / "votes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert vote_shares(load_pairs(tmp_path / "votes.jsonl")) == pytest.approx([1, 1 / 3, 1 / 2])
+
+
 def test_evidence_that_a_pair_lacks_adds_nothing_to_it():
     rng = np.random.default_rng(0)
     column = rng.normal(size=400) + 0.5
@@ -149,12 +227,25 @@ def test_reversed_labels_are_found_and_mended(pairs, noisy):
     table = audit.table(50)
     assert table["p_flip"].is_monotonic_decreasing
     assert flipped[[noisy.dataset["pair_id"].index(i) for i in table["pair_id"]]].mean() > 0.95
-    assert table["reason"].str.contains("words of preferred ones").mean() > 0.8
+    assert table["reason"].str.contains("reads like preferred ones").mean() > 0.8
     mended = audit.cleaned("flip")
     right = [a == b for a, b in zip(mended.dataset["chosen"], pairs.dataset["chosen"], strict=True)]
     assert np.mean(right) > 0.95
     kept = audit.cleaned("drop").dataset["pair_id"]
     assert len(kept) == (audit.probabilities <= 0.5).sum()
+
+
+def test_what_turning_would_mend_is_said_before_it_is_done(noisy):
+    audit = plc_core.audit(noisy)
+    flipped, turned = np.array(noisy.dataset["flipped"]), audit.probabilities > 0.5
+    fewer, probability = audit.fewer_wrong()
+    assert fewer == pytest.approx(flipped.sum() - (flipped ^ turned).sum(), abs=40)
+    said = " ".join(audit.sentences())
+    assert f"leave some {fewer:,.0f} fewer labels wrong" in said
+    assert f"fewer at all is {probability:.0%}" in said
+    weak = replace(audit, probabilities=np.full(600, 0.51))  # of labels that the evidence is for
+    assert weak.fewer_wrong() == (pytest.approx(12), 0)
+    assert "weight them instead, or check some blind first" in " ".join(weak.sentences())
 
 
 def test_a_pair_that_is_turned_round_gets_the_other_probability(pairs):
@@ -171,6 +262,23 @@ def test_noise_is_told_by_any_column_of_ones_own(noisy):
     assert (table["high"] >= 0.2).all()
     with pytest.raises(DataError, match=r"no column 'rater'.*annotator"):
         plc_core.audit(noisy).noise_by("rater")
+
+
+def test_a_group_whose_labels_are_worse_than_those_of_all_is_a_reason(tmp_path):
+    rng = np.random.default_rng(1)
+    rows = []
+    for n in range(1200):
+        sides = [answer(rng, True) + f" {n}", answer(rng, False) + f" {n}"]
+        turned = n % 2 and rng.random() < 0.45
+        chosen, rejected = sides[::-1] if turned else sides
+        row = {"prompt": f"q{n}", "chosen": chosen, "rejected": rejected}
+        rows.append(row | {"annotator": "ab"[n % 2]})
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = plc_core.audit(path, evidence=["words", "lengths"], by="annotator")
+    said = "annotator b: some"
+    assert [said in why for why in found.why] == [bool(n % 2) for n in range(1200)]
+    assert not any("annotator a: some" in why for why in found.why)
 
 
 def test_scores_that_the_labels_were_made_from_are_shown_and_not_believed(pairs, tmp_path):
@@ -244,6 +352,23 @@ def test_hidden_states_are_the_same_whoever_reads_them_beside_each_other(tmp_pat
             torch.set_num_threads(threads)
         found.append([np.concatenate([block for _, block in rows()]) for rows in read.values()])
     np.testing.assert_array_equal(*found)
+
+
+def test_the_pairs_of_a_fold_are_made_anew_where_they_are_damaged_or_of_another(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PLC_CACHE", str(tmp_path))
+    pairs, folds = load_pairs("world", limit=12), np.arange(12) % 3
+    files = [fold_file(pairs, folds, fold) for fold in range(3)]
+    before = [load_pairs(file).table for file in files]
+    assert len(before[0]) == 8 and before[0] != before[1]
+    for damage in (*DAMAGES, "exchange"):
+        if damage == "exchange":
+            shutil.rmtree(files[0].parent)
+            shutil.copytree(files[1].parent, files[0].parent)
+        else:
+            hurt(files[0], damage)
+        assert [load_pairs(fold_file(pairs, folds, fold)).table for fold in range(3)] == before
 
 
 def test_damaged_parts_are_computed_again(tmp_path, monkeypatch):

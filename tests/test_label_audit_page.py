@@ -11,23 +11,24 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import plc_core
+from app.audit_words import rate
 from app.listing import AUDIT
 from plc_core import load_pairs
 from plc_core.data import flip_labels
-from plc_core.files import RunError
 from plc_core.label_audit.blind_check import BlindCheck, draw
 from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
 from plc_core.runs import create_run, open_run
-from plc_core.storage import MANIFEST
+from plc_core.storage.files import RunError, write_json
+from plc_core.storage.manifest import MANIFEST
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
-from tests.test_app import MOST_WORDS, OF_ONE_RUN, prose, read_by, said, words_of
+from tests.test_app import MOST_WORDS, OF_ONE_RUN, prose, read_by, said, send, table_with, words_of
 
 MARKUP = '<img src=x onerror="owned=1"> **bold** $x$'
 GOOD = ["thanks", "because", "exactly", "precise"]
 BAD = ["dunno", "whatever", "maybe", "lol"]
 PAGE = "views/label_audit.py"
-NUMBERS = itertools.count()
+NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +76,17 @@ def opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest
 def press(app: AppTest, action: str, pair: str | None = None) -> AppTest:
     """What the browser sends after a key, on the pair that it shows or another one."""
     shown = read_by(app)
-    on = shown["last"] if action == "undo" else shown["pair"]
+    on = shown["judged"][-1] if action == "undo" else pair_of(app)
     entry = {"run": shown["run"], "who": shown["who"], "pair": pair or on, "action": action}
-    states = app._tree.get_widget_states()
-    state = states.widgets.add()
-    state.id = app.get("bidi_component")[0].proto.id
-    state.json_value = json.dumps({"verdict": entry | {"number": next(NUMBERS)}})
-    after = app._run(states)
+    after = send(app, {"client": "browser", "entries": [entry | {"seq": next(NUMBERS)}]})
     assert not after.exception
     return after
+
+
+def pair_of(app: AppTest) -> str | None:
+    """The pair that the browser shows: the first that this person has not judged."""
+    shown = read_by(app)
+    return next((pair for pair in shown["order"] if pair not in shown["judged"]), None)
 
 
 def begun(app: AppTest, who: str, count: int | None = 20) -> AppTest:
@@ -107,7 +110,7 @@ def test_it_shows_the_noise_rate_the_tables_and_texts_as_they_are(opened, root) 
         f"{100 * noise['rate']:.0f} % [{100 * noise['low']:.0f}, {100 * noise['high']:.0f}]"
     )
     assert app.metric[1].value == f"{(table['p_flip'] > 0.5).sum()} of 150"
-    by, evidence, listed = (frame.value for frame in app.dataframe[:3])
+    evidence, by, listed = (frame.value for frame in app.dataframe[:3])
     assert sorted(by["group"]) == ["other", f"part {MARKUP}"] and by["pairs"].tolist() == [75, 75]
     assert evidence["evidence"].tolist()[0] == "words"
     assert listed["p_flip"].is_monotonic_decreasing and len(listed) == 150
@@ -119,6 +122,36 @@ def test_it_shows_the_noise_rate_the_tables_and_texts_as_they_are(opened, root) 
     again = opened(audit_source="other", pair=table["pair_id"][3])
     assert len(again.dataframe[2].value) == 75 and table["pair_id"][3] in said(again)
     assert "no pair" in said(opened(pair="unknown"))
+
+
+def test_pairs_are_filtered_by_the_groups_that_noise_rates_were_asked_by(opened, root) -> None:
+    """The noisiest group first, in the table and in the filter; a column stands in the list."""
+    rng = np.random.default_rng(2)
+    rows = [
+        {"prompt": f"question {n}", "Who? ": ("good", "bad")[n % 2], "year": 2000 + n % 2,
+         "chosen": " ".join(rng.choice(GOOD, 9)), "rejected": " ".join(rng.choice(BAD, 9))}
+        for n in range(400)
+    ]  # fmt: skip
+    for row in rows[1:160:2]:
+        row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
+    file = root / "grouped.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = plc_core.audit(file, evidence=["words"], by="Who? ")
+    run = create_run(root, "grouped", {"kind": KIND})
+    with run.running("auditing"):
+        save_audit(found, run, ["Who? ", "year", "split"])
+    app = opened(audit="grouped")
+    rates = table_with(app, "group")
+    assert rates["group"].tolist() == ["bad", "good"] and (rates["pairs"] == 200).all()
+    listed = table_with(app, "reason")
+    assert list(listed) == ["p_flip", "pair", "Who? ", "year", "reason"]
+    assert listed["Who? "].iloc[0] == "bad"
+    picker = app.multiselect(key="kept_audit_Who? ")
+    assert picker.options == (rates["group"] + " · " + rates["reversed"]).tolist()
+    picker.set_value(["good"]).run()
+    assert set(table_with(app, "reason")["Who? "]) == {"good"}
+    assert "200 of 400 pairs" in said(app)
+    assert len(table_with(opened(audit="grouped", audit_year="2001"), "reason")) == 200
 
 
 @pytest.mark.parametrize("texts", [(GOOD, BAD), (GOOD, GOOD)])
@@ -144,9 +177,9 @@ def test_it_has_few_words_of_prose(opened, root, texts) -> None:
 def test_a_blind_check_ends_in_what_was_found(opened, root, made) -> None:
     app = begun(opened(), "Ada")
     seen = []
-    while pair := read_by(app)["pair"]:
+    while pair := pair_of(app):
         shown = read_by(app)
-        assert shown["done"] == len(seen) and shown["total"] == 20
+        assert shown["judged"] == seen and len(shown["order"]) == 20 and pair in shown["pairs"]
         assert not any(word in str(shown) + said(app) for word in ("p_flip", "chosen", "reject"))
         seen.append(pair)
         press(app, right_answer(root, made[1], pair))
@@ -155,7 +188,7 @@ def test_a_blind_check_ends_in_what_was_found(opened, root, made) -> None:
     table = app.dataframe[0].value
     wrong = sum(made[1][pair] for pair in seen)
     by_stratum = AuditFolder(open_run(root / "audited")).verified()
-    assert table["pairs judged"].sum() == 40 and table["pairs judged"].iloc[-1] == 20
+    assert table["judged"].sum() == 40 and table["judged"].iloc[-1] == 20
     assert (by_stratum["reversed"] * by_stratum["pairs"])[:-1].sum() == pytest.approx(wrong)
     suspicious = [s.pair_id for s in check.shown() if s.stratum >= 3]
     assert app.metric[2].value.startswith(f"{100 * np.mean([made[1][p] for p in suspicious]):.0f}")
@@ -163,18 +196,18 @@ def test_a_blind_check_ends_in_what_was_found(opened, root, made) -> None:
 
 
 def test_a_verdict_lands_on_the_pair_that_was_shown_and_can_be_taken_back(opened, root) -> None:
-    app, check = begun(opened(), ""), BlindCheck(root / "audited")
+    app, check = begun(opened(), "Ada"), BlindCheck(root / "audited")
     first, second = (s.pair_id for s in check.shown()[:2])
     press(app, "left")
     press(app, "neither", pair=first)  # the same pair again: a key that came late
     assert check.verdicts()[["pair_id", "verdict"]].values.tolist() == [[first, "neither"]]
     press(app, "right")
     press(app, "undo")
-    assert (read_by(app)["pair"], read_by(app)["last"]) == (second, first)
+    assert pair_of(app) == second and read_by(app)["judged"] == [first]
     press(app, "undo")  # of the later verdict on it: the earlier one holds again
     assert check.verdicts()[["pair_id", "verdict"]].values.tolist() == [[first, "left"]]
     press(app, "undo")
-    assert not len(check.verdicts()) and read_by(app)["last"] is None
+    assert not len(check.verdicts()) and read_by(app)["judged"] == []
     check.take_back(first)  # nothing is left of it
     check.add(first, "right")
     check.add(first, "right")  # sent twice
@@ -182,6 +215,42 @@ def test_a_verdict_lands_on_the_pair_that_was_shown_and_can_be_taken_back(opened
     assert not len(check.verdicts())
     press(app, "left", pair="unknown")
     assert "not saved" in app.error[0].value and not len(check.verdicts())
+    log = [
+        {"seq": next(NUMBERS), "run": "audited", "who": "Ada", "pair": pair, "action": "left"}
+        for pair in (first, second)
+    ]
+    for entries in (log[:1], log):  # the first one again, as long as it was not acknowledged
+        send(app, {"client": "browser", "entries": entries})
+    lines = (check.folder / "verdicts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["pair_id"] for line in lines[-2:]] == [first, second]
+
+
+def test_nobody_judges_without_a_name(opened, root) -> None:
+    app = begun(opened(), " ")
+    assert "Write your name first" in app.error[0].value
+    assert not BlindCheck(root / "audited").shown()
+    press(begun(app, "Ada"), "left")
+    assert opened().button(key="check_blind").label == "Go on with the blind check"
+    assert opened(judge="Ada").button(key="check_blind").label.endswith("(1 of 20)")
+    assert "Write your name on the page" in said(opened(check="1"))
+
+
+def test_verdicts_that_contradict_the_audit_are_a_warning(opened, root, made) -> None:
+    folder = AuditFolder(open_run(root / "audited"))
+    folder.check.start(
+        draw(folder.table["pair_id"].tolist(), folder.table["p_flip"].to_numpy(), 60)
+    )
+    for pair in folder.check.shown():  # as who finds nearly every label reversed
+        folder.check.add(pair.pair_id, "right" if pair.chosen_left else "left", "Ada")
+    app = opened()
+    moved, people = (folder.flips().noise(), folder.by_people())
+    assert app.warning[0].value == (
+        f"By the verdicts {rate(*people[:3])}, by the audit after them {rate(*moved[:3])}: only "
+        "the verdicts count. Do not rely on p_flip's values."
+    )
+    after = next(metric for metric in app.metric if metric.label == "After the check")
+    assert after.value == rate(*people[:3]) and after.proto.help == "By people's verdicts alone."
+    assert words_of(app) <= MOST_WORDS, prose(app.main)
 
 
 def test_two_people_judge_the_same_pairs_each_for_themselves(opened, root) -> None:
@@ -189,7 +258,7 @@ def test_two_people_judge_the_same_pairs_each_for_themselves(opened, root) -> No
     app = opened()
     assert app.number_input.values == [] and "Go on" in app.button(key="check_blind").label
     app = begun(app, "Bob", None)
-    assert read_by(app)["done"] == 0
+    assert read_by(app)["judged"] == []
     press(press(app, "right"), "neither")
     verdicts = BlindCheck(root / "audited").verdicts()
     assert verdicts["who"].tolist() == ["Ada", "Bob", "Bob"]
@@ -235,6 +304,56 @@ def test_a_damaged_file_of_an_audit_is_a_sentence(opened, root) -> None:
     assert "damaged" not in said(opened())
 
 
+def test_verdicts_of_another_draw_are_a_sentence(root) -> None:
+    """Whose pairs may be the same and stand on other sides."""
+    folder = AuditFolder(open_run(root / "audited"))
+    check, table = folder.check, folder.table
+    ids, chances = table["pair_id"].tolist(), table["p_flip"].to_numpy()
+    earlier, later = (draw(ids, chances, 20, seed) for seed in (1, 2))
+    pairs, log = (check.folder / name for name in ("pairs.json", "verdicts.jsonl"))
+    check.start(earlier)
+    of_earlier = pairs.read_bytes()
+    check.start(later)
+    check.add(later[0].pair_id, "left", "Ada")
+    of_later = pairs.read_bytes()
+    pairs.write_bytes(of_earlier)
+    for use in (check.verdicts, check.checked, folder.noise):
+        with pytest.raises(RunError, match=r"pairs\.json is of another draw.*check anew"):
+            use()
+    pairs.write_bytes(of_later)
+    assert len(check.verdicts()) == 1
+    check.take_back(later[0].pair_id, "Ada")
+    check.start(earlier)  # nobody has judged any more
+    check.add(earlier[0].pair_id, "right", "Ada")
+    assert check.verdicts()["pair_id"].tolist() == [earlier[0].pair_id]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    older = [{k: v for k, v in line.items() if k not in ("draw", "checksum")} for line in lines]
+    log.write_text("".join(json.dumps(line) + "\n" for line in older))
+    pairs.write_bytes(of_later)
+    assert len(check.verdicts()) == 1  # of versions that did not say it
+
+
+def test_what_is_gone_of_an_audit_is_a_sentence(opened, root) -> None:
+    folder = root / "audited"
+
+    def told() -> str:
+        return said(opened()).replace("\\", "")
+
+    for name, sentence in (
+        ("audit.parquet", f"{folder}/audit.parquet is missing. Put a copy of it back"),
+        ("pairs.parquet", f"{folder}/pairs.parquet is missing. Put a copy of it back"),
+        ("status.json", f"{folder}/status.json is missing. Put a copy of it back"),
+        ("run.json", "audited cannot be read."),
+    ):
+        whole = (folder / name).read_bytes()
+        (folder / name).unlink()
+        assert sentence in told(), name
+        (folder / name).write_bytes(whole)
+    assert "missing" not in told()
+    (folder / "status.json").unlink()
+    assert len(opened().metric) == 2  # which need no state
+
+
 def test_other_pages_say_that_it_is_an_audit(opened, root) -> None:
     assert AUDIT == KIND
     for page in OF_ONE_RUN:
@@ -245,5 +364,7 @@ def test_other_pages_say_that_it_is_an_audit(opened, root) -> None:
     assert app.get("page_link")[0].proto.label == "Label audit: audited"
     write_fake_run(root, "trained", pairs=20)
     assert "is not a label audit" in said(opened(audit="trained")).replace("\\", "")
-    (root / "audited" / "audit.parquet").unlink()
+    record = json.loads((root / "audited" / "run.json").read_text())
+    del record["audit"]
+    write_json(root / "audited" / "run.json", record)
     assert "is not finished" in said(opened(audit="audited"))

@@ -18,11 +18,11 @@ import plc_core
 from plc_core.batch import run_notebook
 from plc_core.data import load_pairs
 from plc_core.data.rules import FINDINGS
-from plc_core.files import write_json, write_table
 from plc_core.label_audit.folder import KIND, save_audit
 from plc_core.runs import create_run, open_run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide
+from plc_core.storage.files import write_json, write_table
 from tests.browser import CHROMIUM_FLAGS, chromium, inspector
 from tests.fake_run import change_json, write_fake_answers, write_fake_run
 from tests.measure_inspector import DRAWN, SETTLED

@@ -5,8 +5,8 @@ import pytest
 
 from plc_core.engine.arguments import Machine, check_machine, machine_warnings
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.models import load_policy
-from plc_core.files import RunError
+from plc_core.engine.models.load import load_policy
+from plc_core.storage.files import RunError
 
 CPU = Machine(gpu=False, memory=16 * 2**30, bf16=False)
 GPU = Machine(gpu=True, memory=80 * 2**30, bf16=True)

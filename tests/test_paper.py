@@ -9,9 +9,9 @@ import pytest
 from notebooks.studies.paper_checks import checks, contradictions
 from notebooks.studies.paper_plausibility import fits_size
 from plc_core.analysis.paper import OBJECTIVES, SCHEMAS, claim, published
-from plc_core.files import RunError
 from plc_core.objective import OBJECTIVES as KNOWN
 from plc_core.objective import RECIPES
+from plc_core.storage.files import RunError
 from tests.paths import shared_file
 
 METHODS = ["rDPO", "RE-PO", "Dr.DPO", "γ-PO", "ROPO", "PLC-DPO"]

@@ -23,9 +23,10 @@ from plc_core.engine.checkpoints import trained_checkpoint
 from plc_core.evaluation.judges import reward_model
 from plc_core.evaluation.judges.judgements import Score
 from plc_core.evaluation.judges.reward_model import pair_rewards
-from plc_core.files import RunError
-from plc_core.objective.routing import RECIPES, energies
+from plc_core.objective import RECIPES
+from plc_core.objective.routing import energies
 from plc_core.runs import Run, open_run
+from plc_core.storage.files import RunError
 from tests.fake_run import write_fake_run
 
 SMALL = {"num_pairs": 64, "batch_pairs": 16, "pairs_per_forward": 16, "eval_prompts": 0}

@@ -254,8 +254,8 @@ def test_the_main_table_and_its_grid(asked):
     assert {"rDPO", "rdpo-robust"} < set(first["method"])
     check_grid(pd.read_csv(tables / "grid.csv"), cells)
     sentence = names["shown"][-1].data
-    assert "Over all cells it has" in sentence
-    assert "rDPO, rdpo-robust have not all of them and are left out" in sentence
+    assert "Best mean over all cells: " in sentence
+    assert "over 14 cells; rDPO, rdpo-robust lack some cells and are left out." in sentence
 
 
 def check_grid(table, cells):

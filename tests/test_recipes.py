@@ -6,9 +6,9 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
 from notebooks.studies.main_results import MainConfig
+from notebooks.studies.plan_runs import plan_runs
 from notebooks.studies.win_rate_study import BENCHMARK_NAMES
 from plc_core.analysis.paper import published
-from plc_core.batch.planning import plan_runs
 from plc_core.data import DATASETS
 from plc_core.engine.arguments import Machine, check_machine
 from plc_core.engine.config import TrainConfig

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from plc_core.engine.visits import HostCopy, VisitRecorder
-from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.runs import create_run
+from plc_core.storage.files import RunError
 
 IDS = [f"pair-{i}" for i in range(8)]
 
@@ -18,8 +18,10 @@ def recorder(tmp_path):
     return VisitRecorder(create_run(tmp_path, "recorded", {"kind": "training"}), IDS, beta=0.5)
 
 
-def visit(recorder, rows, step=0, broken=0.0):
-    """A step of the pairs at `rows`; `broken` is added to every margin."""
+def visit(recorder, rows, step=0, broken=0.0, alike=()):
+    """A step of the pairs at `rows`; `broken` is added to every margin, and `alike` are rows whose
+    answers have the same tokens.
+    """
     objective = build_objective("plc", beta=0.5)
     generator = torch.Generator().manual_seed(step)
     values = torch.randn(4, len(rows), generator=generator)
@@ -27,7 +29,7 @@ def visit(recorder, rows, step=0, broken=0.0):
     out = objective(logps, 0.5)
     # As on a GPU, where the objective itself does not look at the values.
     out = dataclasses.replace(out, margin=out.margin + broken)
-    distinct = torch.ones(len(rows), dtype=torch.bool)
+    distinct = torch.tensor([row not in alike for row in rows])
     recorder.add(torch.tensor(rows), logps, out, out.routing, distinct)
     recorder.close_step(step, 0.25, objective.router)
 
@@ -58,6 +60,14 @@ def test_the_posterior_takes_a_step_in_the_order_of_the_training_set(recorder):
     recorder.flush()
     margins = recorder.run.visits().query("step == 1").sort_values("pair_id")["margin"]
     assert recorder.posterior.state_dict()["margins"] == [pytest.approx(margins.tolist())]
+
+
+def test_pairs_whose_answers_are_alike_are_no_evidence_of_noise(recorder):
+    for step in (0, 1):
+        visit(recorder, [3, 1, 2, 0], step, alike=(1, 2))
+        end(recorder)
+    (margins,) = recorder.posterior.state_dict()["margins"]
+    assert [margin is None for margin in margins] == [False, True, True, False]
 
 
 def test_on_a_gpu_a_step_is_read_while_the_next_one_computes(recorder):

@@ -14,18 +14,19 @@ from peft import PeftModel
 from torch.nn.attention.flex_attention import flex_attention
 
 from plc_core.data import flip_labels
-from plc_core.engine import logprobs
-from plc_core.engine.adapters import add_lora
 from plc_core.engine.checkpoints import load_trained, trained_checkpoint
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.logprobs import pair_logps
-from plc_core.engine.models import ModelError, load_policy, model_identity
-from plc_core.engine.packing import PairCollator, StepCollator
-from plc_core.engine.pipeline import train, training_pairs
+from plc_core.engine.forward import attention, logprobs
+from plc_core.engine.forward.logprobs import pair_logps
+from plc_core.engine.forward.packing import PairCollator, StepCollator
+from plc_core.engine.models.adapters import add_lora
+from plc_core.engine.models.load import ModelError, load_policy, model_identity
+from plc_core.engine.pipeline import train
 from plc_core.engine.reference import with_reference
-from plc_core.engine.tokens import tokenize_pairs
-from plc_core.files import RunError
+from plc_core.engine.tokens.tokenized import tokenize_pairs
+from plc_core.engine.training_pairs import training_pairs
 from plc_core.progress import Progress
+from plc_core.storage.files import RunError
 
 PAIRS = 24
 PROMPT = "cook soup . cover chop , boil . skip bake ."
@@ -65,7 +66,7 @@ def other_config(policy):
 
 def other_attention(patch):
     patch.setattr(logprobs, "attention_kind", lambda model, row_tokens=0: "flex")
-    patch.setattr(logprobs, "_compiled_flex", lambda: flex_attention)  # compiling takes a minute
+    patch.setattr(attention, "_compiled_flex", lambda: flex_attention)  # compiling takes a minute
 
 
 class Setting:
@@ -235,6 +236,13 @@ def test_the_reference_of_adapters_is_the_model_with_them(pairs, adapters, tmp_p
         torch.tensor(dataset["reference_chosen"][:]), expected, rtol=1e-4, atol=1e-4
     )
     assert (expected - pair_logps(load_policy("world")[0], batch)[0]).abs().min() > 1e-3
+
+
+def test_a_model_has_the_hash_that_it_would_have_in_16_bits(adapters):
+    for folder in ("world", str(adapters)):
+        loaded, in_16_bits = load_policy(folder)[0], load_policy(folder, "bf16")[0]
+        assert model_identity(loaded) != model_identity(in_16_bits)
+        assert model_identity(loaded, torch.bfloat16) == model_identity(in_16_bits)
 
 
 def test_adapters_that_add_more_strongly_are_another_reference(adapters, tmp_path):

@@ -9,9 +9,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from plotly.subplots import make_subplots
 
 from notebooks.studies import objective_curves, study
-from plc_core.batch.packing import UNSAFE, packed
+from plc_core.batch.compressed_text import UNSAFE, packed
 from plc_core.batch.report import write_report
 from plc_core.batch.report_order import FIGURE, FINDING, HOW, finding_first
 from plc_core.runs import create_run
@@ -48,14 +49,17 @@ CELLS = [
     new_code_cell("table", outputs=[shown({"text/html": "table"})]),
     new_code_cell("figure", outputs=[drawn(go.Figure())]),
     new_markdown_cell("## Another\n\nText."),
-    new_code_cell("end", outputs=[shown({"text/markdown": f"**It wins 60 %.**{FINDING}"})]),
+    new_markdown_cell("## What was found"),
+    new_code_cell(
+        "end", outputs=[shown({"text/markdown": f"**It wins 60 %.**{FINDING}\n\nOften."})]
+    ),
 ]
 
 
 def test_a_report_begins_with_what_was_found_a_picture_and_its_table() -> None:
     how = f"{HOW}\n\nIts terms.\n\nWhat it measures."
     assert words(finding_first(CELLS)) == [
-        *("# A question", f"**It wins 60 %.**{FINDING}", "figure", "table", how),
+        *("# A question", f"**It wins 60 %.**{FINDING}", "figure", "table", "Often.", how),
         *("runs", "## Another\n\nText."),
     ]
     assert CELLS[-1]["outputs"], "the notebook itself stays as it is"
@@ -84,9 +88,10 @@ def test_what_is_packed_is_unpacked_and_is_no_markup() -> None:
         assert gzip.decompress(data).decode() == text
 
 
-def written(folder: Path, *figures: go.Figure, rows: int = 1) -> Path:
+def written(folder: Path, *figures: go.Figure, rows: int = 1, columns: int = 1) -> Path:
     """The report of a notebook with these figures and a table."""
-    table = f"<table>{'<tr><td>0.123 [0.012, 0.234]</td></tr>' * rows}</table>"
+    row = f"<tr>{'<td>0.123 [0.012, 0.234]</td>' * columns}</tr>"
+    table = f"<table>{row * rows}</table>"
     outputs = [*map(drawn, figures), shown({"text/html": table})]
     cells = [new_markdown_cell("# A question"), new_code_cell("x", outputs=outputs)]
     nbformat.write(new_notebook(cells=cells), folder / "notebook.ipynb")
@@ -111,6 +116,58 @@ def test_figures_are_drawn_and_saved_without_a_network(tmp_path: Path) -> None:
             page.locator("[data-title='Save as SVG']").first.click()
         assert Path(saved.value.path()).read_text().startswith("<svg")
         assert page.title() != "owned"
+        browser.close()
+
+
+CONTRAST = """(text) => {
+  const light = (colour) => colour.match(/[\\d.]+/g).slice(0, 3)
+    .map((n) => n / 255).map((n) => n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, n, place) => sum + n * [0.2126, 0.7152, 0.0722][place], 0.05);
+  const pair = [getComputedStyle(text).fill, getComputedStyle(document.body).backgroundColor];
+  const [dark, bright] = pair.map(light).sort((a, b) => a - b);
+  return bright / dark;
+}"""
+"""Of a figure's text with the page, as the Web Content Accessibility Guidelines compute it."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_report_fits_a_phone_and_its_text_is_legible_in_either_theme(
+    tmp_path: Path, theme: Any
+) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    panels = make_subplots(rows=1, cols=2, subplot_titles=["left", "right"], shared_yaxes=True)
+    panels.add_bar(y=[1, 2], row=1, col=1).add_bar(y=[2, 1], row=1, col=2)
+    names = go.Figure(go.Scatter(x=[1, 2], y=["a very long name of a method", "short"]))
+    shared = make_subplots(rows=2, cols=2, shared_xaxes=True)
+    for row, col in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        shared.add_scatter(x=[0, 0.5, 1], y=[1, 2, 3], row=row, col=col)
+    shared.update_xaxes(title_text="share", tickformat=".0%", dtick=0.5, row=2)
+    report = written(tmp_path, panels, names, shared, columns=20)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        page = browser.new_page(viewport={"width": 1200, "height": 800}, color_scheme=theme)
+        page.goto(report.as_uri())
+        page.locator(".js-plotly-plot").nth(2).wait_for()
+        for text in page.locator(".plc-figure text:visible").all():
+            assert text.evaluate(CONTRAST) >= 4.5
+        titles = [page.get_by_text(name, exact=True) for name in ("left", "right")]
+        left, right = (title.bounding_box() for title in titles)
+        assert left["y"] == right["y"]
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.wait_for_function("document.querySelector('.plc-figure').offsetHeight > 500")
+        left, right = (title.bounding_box() for title in titles)
+        assert left["x"] == pytest.approx(right["x"], abs=5)
+        assert right["y"] > left["y"] + 150
+        page.wait_for_function("document.querySelectorAll('.plc-figure')[2].offsetHeight > 700")
+        halves = page.get_by_text("50%", exact=True)
+        sync_api.expect(halves).to_have_count(4)  # each panel has its own
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        table = page.locator(".output_subarea:has(table)")
+        assert table.evaluate("(own) => own.scrollWidth > own.clientWidth"), "it scrolls by itself"
+        page.emulate_media(media="print", color_scheme=theme)
+        assert (
+            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        )
         browser.close()
 
 

@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from plc_core.data import DataError, load_pairs
-from plc_core.engine.models import ModelError
-from plc_core.engine.reward_model import RewardModelConfig, score, train_reward_model
-from plc_core.engine.reward_scoring import load_reward_model
+from plc_core.engine.models.load import ModelError
+from plc_core.engine.stages.reward_model import RewardModelConfig, score, train_reward_model
+from plc_core.engine.stages.reward_scoring import load_reward_model
 
 PROMPT = "cook soup . cover chop , boil . skip bake ."
 

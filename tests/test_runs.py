@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plc_core.files import RunError, exclusive, write_json, write_table
 from plc_core.runs import SCHEMA, create_run, open_run, resolve
 from plc_core.runs.listing import list_runs
 from plc_core.runs.visit_files import VISITS_SCHEMA
+from plc_core.storage.files import RunError, write_json, write_table
+from plc_core.storage.paths import exclusive
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_only_one_process_works_on_a_run(run):
         ('{"schema": 1', "cannot be read"),
         ("[1]", "should hold a JSON object"),
         ('{"schema": 99}', "has schema 99, and this version reads schema 1"),
-        ("{}", "has schema None"),
+        ("{}", "is not the record of a run: it names no schema. Put a copy of it back"),
         ('{"schema": 1, "config": 5}', "run.json should hold config as dict"),
         ('{"schema": 1, "data": []}', "run.json should hold data as dict"),
         ('{"schema": 1, "trained_steps": "x"}', "run.json should hold trained_steps as int"),

@@ -20,7 +20,9 @@ from plc_core.analysis.statistics import MeanInterval
 from plc_core.batch import run_notebook
 from plc_core.data import DataError
 from plc_core.data.world.prompts import held_out_prompts
-from plc_core.engine.conversations import (
+from plc_core.engine.models.load import ModelError, load_policy
+from plc_core.engine.sources import conversation_rows, world_rows
+from plc_core.engine.stages.conversations import (
     IGNORED,
     Row,
     conversation,
@@ -28,15 +30,13 @@ from plc_core.engine.conversations import (
     is_held_out,
     tokenize_conversations,
 )
-from plc_core.engine.models import ModelError, load_policy
-from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
-from plc_core.engine.sft import SftConfig, train_sft
-from plc_core.engine.sources import conversation_rows, world_rows
-from plc_core.engine.templates import chat_format
+from plc_core.engine.stages.reward_model import RewardModelConfig, train_reward_model
+from plc_core.engine.stages.sft import SftConfig, train_sft
+from plc_core.engine.tokens.templates import chat_format
 from plc_core.engine.world_sft import build_tokenizer
-from plc_core.files import RunError
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run
+from plc_core.storage.files import RunError
 from tests.paths import ROOT
 from tests.tiny_tokenizers import FAMILIES, THINKING, qwen
 
@@ -271,20 +271,19 @@ def test_no_run_is_overwritten_and_a_failure_is_kept(trained, tmp_path):
 KILLED = """
 import os, signal, sys
 from transformers import TrainerCallback
-from plc_core.engine import stages
-from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
-from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
-from plc_core.engine.sft import SftConfig, train_sft
+from plc_core.engine.stages import common, reward_model, sft
+from plc_core.engine.stages.reward_model import RewardModelConfig, train_reward_model
+from plc_core.engine.stages.sft import SftConfig, train_sft
 
 class Die(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 4:
             os.kill(os.getpid(), signal.SIGKILL)
 
-kept = stages.fit
-stages_fit = lambda trainer, *rest: (trainer.add_callback(Die()), kept(trainer, *rest))
-import plc_core.engine.sft, plc_core.engine.reward_model
-plc_core.engine.sft.fit = plc_core.engine.reward_model.fit = stages_fit
+kept = common.fit
+sft.fit = reward_model.fit = lambda trainer, *rest: (
+    trainer.add_callback(Die()), kept(trainer, *rest)
+)
 values = {"name": "cut", "runs_dir": sys.argv[2], "save_steps": 3}
 if sys.argv[1] == "sft":
     train_sft(SftConfig(num_rows=96, eval_prompts=4, **values))

@@ -19,9 +19,9 @@ from plc_core.engine import pipeline
 from plc_core.engine.checkpoints import last_checkpoint, trained_checkpoint
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.pipeline import train
-from plc_core.files import RunError
 from plc_core.runs import open_run
-from plc_core.storage import list_checksums
+from plc_core.storage.files import RunError
+from plc_core.storage.manifest import list_checksums
 from tests.paths import ROOT
 
 SCRIPT = """

@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict
 import plc_core
 from plc_core.data import DATASETS, DataError, load_pairs
 from plc_core.data.json_text import CHUNK
-from plc_core.files import cache_dir
+from plc_core.storage.paths import cache_dir
 from tests.paths import shared_file
 
 ROWS = [

@@ -348,7 +348,7 @@ def test_a_test_reads_as_a_sentence() -> None:
     )
     assert "lower in a than in b" in read_aloud(mann_whitney(up, up + 30), "|m|", "a", "b")
     same = mann_whitney(up, up)
-    assert read_aloud(same, "q", "a", "b").startswith("No difference of q between a and b is shown")
+    assert read_aloud(same, "q", "a", "b").startswith("No difference in q between a and b is shown")
     other_side = mann_whitney(up, up + 30, "greater")
     assert read_aloud(other_side, "q", "a", "b").startswith(
         "It is not shown that q is higher in a than in b"
@@ -369,9 +369,9 @@ def test_trends_and_correlations_read_as_sentences() -> None:
     up = np.arange(40.0)
     groups = {"unanimous": up, "divergent": up + 20, "tie-majority": up + 40}
     assert read_aloud(jonckheere(groups), "q_tie").startswith(
-        "q_tie rises over unanimous (n=40), divergent (n=40), tie-majority (n=40): of two"
+        "q_tie rises over unanimous (n=40), divergent (n=40), tie-majority (n=40): the later"
     )
-    assert read_aloud(jonckheere(groups, "less"), "q").startswith("It is not shown that q falls")
+    assert read_aloud(jonckheere(groups, "less"), "q").startswith("q is not shown to fall")
     assert read_aloud(jonckheere({"a": up, "b": []}), "q") == (
         "No trend of q can be tested over a (n=40), b (n=0)."
     )

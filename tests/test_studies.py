@@ -14,13 +14,14 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from notebooks import figures
 from notebooks.studies import confirmation_phases
-from plc_core.analysis import figures, paper
+from notebooks.studies.true_states import truth_of_runs, truth_of_scores
+from plc_core.analysis import paper
 from plc_core.analysis.routing import hard_pairs, human_disagreement, tie_metrics
-from plc_core.analysis.routing.oracle_metrics import truth_of_runs, truth_of_scores
-from plc_core.analysis.routing.pooling import between, over_seeds, pooled_visits, stacked_runs
-from plc_core.files import RunError, read_table, write_table
+from plc_core.analysis.routing.pooling import between, mean_of_seeds, pooled_visits, stacked_runs
 from plc_core.runs import Run, open_run
+from plc_core.storage.files import RunError, read_table, write_table
 from tests.fake_run import change_json, write_fake_run
 
 
@@ -55,7 +56,7 @@ def test_a_run_without_visits_is_a_sentence(tmp_path: Path) -> None:
     path = write_fake_run(tmp_path, "empty", pairs=20)
     for file in (path / "visits").iterdir():
         file.unlink()
-    with pytest.raises(RunError, match="visits has no visits of step 0: a file is missing"):
+    with pytest.raises(RunError, match=r"visits has no visits of step 0: 0{8}-\d{8}\.parquet is"):
         pooled_visits([open_run(path)])  # it is trained, so they were there
     change_json(path / "run.json", trained_steps=None)
     with pytest.raises(RunError, match="'empty' has no visits yet"):
@@ -140,7 +141,7 @@ def test_a_pair_that_several_seeds_were_shown_counts_once() -> None:
     """Twice in a test it would be two, and flipped under one seed alone in both of its groups."""
     first, second = scores(seed=1), scores(seed=1)
     second["q_tie"] = second["q_tie"] / 2
-    table = over_seeds([first, second])
+    table = mean_of_seeds([first, second])
     assert len(table) == len(first)
     assert table["q_tie"].to_numpy() == pytest.approx(0.75 * first["q_tie"].to_numpy())
     assert tie_metrics.injected_ties({"x": table})["n_injected"].tolist() == (
@@ -148,10 +149,10 @@ def test_a_pair_that_several_seeds_were_shown_counts_once() -> None:
     )
     found = tie_metrics.injected_ties({"x": table})
     assert ((found["low"] < found["auroc"]) & (found["auroc"] < found["high"])).all()
-    pd.testing.assert_frame_equal(over_seeds([first]), first)
+    pd.testing.assert_frame_equal(mean_of_seeds([first]), first)
     others = second.assign(pair_id="other " + second["pair_id"])
-    assert len(over_seeds([first, others])) == 2 * len(first)
-    turned = over_seeds([first, second.assign(flipped=~second["flipped"])])
+    assert len(mean_of_seeds([first, others])) == 2 * len(first)
+    turned = mean_of_seeds([first, second.assign(flipped=~second["flipped"])])
     assert not turned.duplicated(["calibration", "pair_id"]).any()
 
 

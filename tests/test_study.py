@@ -28,9 +28,9 @@ from notebooks.replication.worker import Laboratory
 from plc_core.analysis.audit import ALIKE_LENGTH
 from plc_core.data import load_pairs
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.models import model_identity
-from plc_core.files import RunError
+from plc_core.engine.models.load import model_identity
 from plc_core.runs import open_run
+from plc_core.storage.files import RunError
 from tests.fake_run import write_fake_run
 from tests.paths import ROOT, shared_file
 from tests.real_shapes import tiny_model

@@ -20,13 +20,13 @@ from notebooks.studies.hard_pair_routing import HardPairConfig
 from notebooks.studies.kl_control import CONTROL
 from notebooks.studies.kl_sentences import win_rates_shown
 from notebooks.studies.label_noise import CLEAN, SAME, NoiseConfig
+from notebooks.studies.plan_runs import plan_runs
 from notebooks.studies.self_confirmation import ConfirmationConfig
 from notebooks.studies.study import concluded, keep, open_report, record
 from notebooks.studies.tie_selectivity import ExactTieConfig
-from plc_core.batch.planning import plan_runs
 from plc_core.batch.report_order import FINDING
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 from tests.test_kl_control import as_judged, judged
 
 
@@ -91,10 +91,10 @@ def test_noise_is_measured_against_both_baselines(asked, tmp_path: Path) -> None
     assert keys[0.3, SAME, "PLC-DPO", "sampled"] > 50
     assert set(table["seeds"]) == {2}
     said = label_noise.noise_sentence(table, found)
-    assert said.startswith("Against DPO on the same labels, over 2 training seeds and 60 prompts")
+    assert "against DPO trained on the same labels, over 2 training seeds and 60 prompts." in said
     for rate in ("0%", "30%"):
         assert f"With {rate} of the labels flipped, PLC-DPO wins " in said
-    assert "Of these 8 intervals " in said
+    assert said.startswith("Against DPO on the same data, PLC-DPO wins clearly more in 4 of 4 ")
     assert "72.3 % on Nectar-60k and 69.5 % on ORPO-mix-40k" in said
 
 
@@ -145,9 +145,10 @@ def test_ties_are_compared_on_their_own_data(asked, tmp_path: Path) -> None:
     }
     assert set(table["method"]) == {"PLC-DPO", CONTROL}
     said = tie_selectivity.tie_sentence(table, found)
-    assert said.startswith("Against DPO on the same data, over 60 prompts. With 0% ties, PLC-DPO ")
-    assert ". With 30% ties, PLC-DPO wins " in said
-    assert said.endswith("The paper has 58.3 % at 0% to 68.5 % at 30%.")
+    assert " With 0% ties, PLC-DPO wins " in said
+    assert " With 30% ties, PLC-DPO wins " in said
+    assert "against DPO trained on the same data, over 60 prompts." in said
+    assert "The paper reports 58.3 % at 0% of ties and 68.5 % at 30%." in said
     assert tie_selectivity.published_ties().loc["PLC-DPO", "30%"] == "68.5"
     with pytest.raises(ValidationError, match=r"add 0\.0 to the rates"):
         config(ExactTieConfig, tmp_path, rates=[0.3])
@@ -283,7 +284,7 @@ def test_a_report_says_what_its_runs_are_and_when_they_are_too_small(tmp_path: P
     assert concluded(report, "It wins.") == f"**It wins.**{FINDING}"
     warning = "In fewer than 24 steps little is learnt: this shows that it runs, no more."
     assert record(report, {"DPO": runs}).endswith(f" {warning}")
-    assert concluded(report, "It wins.", "So.") == f"{warning}\n\n**It wins.**\n\nSo.{FINDING}"
+    assert concluded(report, "It wins.", "So.") == f"{warning}\n\n**It wins.**{FINDING}\n\nSo."
 
 
 def test_missing_runs_are_named_and_what_follows_them_is_counted(tmp_path: Path) -> None:

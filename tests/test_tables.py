@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
-from plc_core.evaluation.results import over_seeds
+from plc_core.evaluation.results import mean_over_seeds
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError
 
@@ -175,7 +175,7 @@ def test_seeds_may_rest_on_other_prompts_where_a_note_says_why():
         {"benchmark": "vicuna", "method": "PLC-DPO", "seed": [0, 1], "win_rate": [50.0, 60.0],
          "n": [16, 15], "note": ["", "1 prompt without a reward"]}
     )  # fmt: skip
-    (row,) = over_seeds(cells, ["benchmark"]).to_dict("records")
+    (row,) = mean_over_seeds(cells, ["benchmark"]).to_dict("records")
     assert (row["seeds"], row["win_rate"], row["n"]) == (2, 55.0, 15)
     with pytest.raises(JoinError, match="seeds rest on"):
-        over_seeds(cells.assign(note=""), ["benchmark"])
+        mean_over_seeds(cells.assign(note=""), ["benchmark"])

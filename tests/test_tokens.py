@@ -13,21 +13,22 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-import plc_core.engine.token_cache as token_cache
 from plc_core.data import DataError, Options, flip_labels, pairs_from_rows
 from plc_core.data.world import CHECKPOINT, sample_prompts, write_response
-from plc_core.engine.encoding import Conversation, _checked, encode_all, encode_plainly
-from plc_core.engine.models import load_policy
-from plc_core.engine.templates import chat_format
-from plc_core.engine.tokens import (
+from plc_core.engine.models.load import load_policy
+from plc_core.engine.tokens import token_cache
+from plc_core.engine.tokens.encoding import Conversation, _checked, encode_all, encode_plainly
+from plc_core.engine.tokens.templates import chat_format
+from plc_core.engine.tokens.tokenized import (
     content_key,
     content_keys,
     prompt_ids,
     tokenize_pairs,
     truncation_table,
 )
-from plc_core.files import cache_dir
-from plc_core.storage import MANIFEST, is_whole
+from plc_core.storage.cache import is_whole
+from plc_core.storage.manifest import MANIFEST
+from plc_core.storage.paths import cache_dir
 from tests.tiny_tokenizers import (
     CHATML,
     FAMILIES,
@@ -570,7 +571,7 @@ import os, sys
 from transformers import AutoTokenizer
 from plc_core.data import pairs_from_rows
 from plc_core.data.world import CHECKPOINT
-from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.tokens.tokenized import tokenize_pairs
 tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
 rows = [{"prompt": "cook soup .", "chosen": "well", "rejected": w} for w in ("so", "then", "it")]
 pairs = pairs_from_rows(rows, "test")

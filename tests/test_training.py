@@ -27,15 +27,15 @@ from plc_core.engine.checkpoints import (
     trained_checkpoint,
 )
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.logprobs import LONG_ROWS
-from plc_core.engine.models import load_policy
+from plc_core.engine.forward.attention import LONG_ROWS
+from plc_core.engine.models.load import load_policy
 from plc_core.engine.pipeline import train
 from plc_core.engine.trainer import PreferenceTrainer
-from plc_core.files import RunError, read_json, write_json
 from plc_core.objective import FlipPosterior, PairLogps, build_objective
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import open_run
-from plc_core.storage import list_checksums
+from plc_core.storage.files import RunError, read_json, write_json
+from plc_core.storage.manifest import list_checksums
 from tests.fake_run import fake_info
 from tests.paths import ROOT
 

@@ -8,9 +8,9 @@ import torch
 from pydantic import ValidationError
 
 from plc_core import TrainConfig, train
-from plc_core.engine.models import load_policy
-from plc_core.engine.packing import VisitOrder, deal
-from plc_core.engine.pipeline import training_pairs
+from plc_core.engine.forward.packing import VisitOrder, deal
+from plc_core.engine.models.load import load_policy
+from plc_core.engine.training_pairs import training_pairs
 from plc_core.progress import Progress
 
 PROMPT = "cook soup . cover chop , boil . skip bake ."

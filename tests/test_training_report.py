@@ -14,6 +14,7 @@ from notebooks.training_report import (
     agreement_before_training,
     headline,
     next_steps,
+    ranking_table,
     suspicious,
     suspicious_pairs,
 )
@@ -51,8 +52,8 @@ def test_it_says_first_what_came_of_the_run(own):
     config(own, data="/data/my pairs.jsonl", model="/models/tiny", objective="dpo")
     said = headline(own)
     lead = re.search(r'class="plc-lead">(.*?)</p>', said)[1]
-    assert "DPO" in lead and "trained tiny on 200 pairs of my pairs.jsonl" in lead
-    assert "27 % [21, 33]" in lead
+    assert "agreed with <b>63 %</b> [53, 72]" in lead and "<b>27 % [21, 33]</b>" in lead
+    assert "DPO (β = 0.2) trained tiny on 200 pairs of my pairs.jsonl" in said
     assert "AUROC" not in said and "nan" not in said.lower() and "n=0" not in said
 
 
@@ -69,7 +70,10 @@ def test_what_is_not_known_yet_and_what_went_wrong_is_said(own):
 
 def test_where_the_truth_is_known_the_ranking_is_judged(tmp_path):
     run = open_run(write_fake_run(tmp_path, "world", pairs=120))
-    assert "AUROC of q_flip, oracle state" in headline(run)
+    assert "reversed labels ranked by q_flip, AUROC" in headline(run)
+    table = ranking_table(run).set_index("score")
+    assert list(table.index) == ["q_flip", "-margin"]
+    assert re.fullmatch(r"0\.\d{3} \[0\.\d{3}, [01]\.\d{3}\]", table.loc["q_flip", "AUROC"])
     assert "Truth: " in suspicious_pairs(run)
 
 

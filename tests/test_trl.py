@@ -16,17 +16,17 @@ from plc_core.data import pairs_from_rows
 from plc_core.data.world import sample_prompts, write_response
 from plc_core.engine import trl_adapter
 from plc_core.engine.checkpoints import STATE_FILE
-from plc_core.engine.logprobs import pair_logps
-from plc_core.engine.models import load_policy
-from plc_core.engine.packing import PairCollator
-from plc_core.engine.tokens import tokenize_pairs
+from plc_core.engine.forward.logprobs import pair_logps
+from plc_core.engine.forward.packing import PairCollator
+from plc_core.engine.models.load import load_policy
+from plc_core.engine.tokens.tokenized import tokenize_pairs
 from plc_core.engine.trl_adapter import ObjectiveDPOTrainer
-from plc_core.files import RunError
 from plc_core.objective import PairLogps, build_objective
 from plc_core.runs import open_run
 from plc_core.runs.cleaned import export_cleaned
 from plc_core.runs.decisions import decide
 from plc_core.runs.visit_files import VISITS_SCHEMA
+from plc_core.storage.files import RunError
 from tests.fake_run import write_fake_run
 from tests.rewritten import rewrite
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plc_core.data import RULES, DataError, Options, load_pairs, pairs_from_rows
-from plc_core.data.checks import splitmix64
 from plc_core.data.contamination import EvaluationPrompts
+from plc_core.data.cross_pair_checks import splitmix64
 from plc_core.data.cycles import on_longer_cycle
 from tests.paths import shared_file
 
@@ -98,6 +98,8 @@ def test_other_votes_are_seen_whichever_way_round_a_tie_was_put():
     for prompt in "abcdef":
         pairs = read([votes("a") | {"prompt": prompt}, votes("tie") | {"prompt": prompt}])
         assert rows_of(pairs, "other-votes") == [2]
+    pairs = read([votes("a"), votes("tie", b="c"), votes("tie", a="c")])
+    assert rows_of(pairs, "other-votes") == []  # one answer alone is the same
 
 
 def test_contradictions_name_the_other_row():

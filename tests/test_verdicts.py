@@ -30,8 +30,8 @@ from scipy.stats import bootstrap
 from plc_core.analysis.audit import LENGTH_COLUMNS
 from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.statistics import auroc
-from plc_core.files import RunError
 from plc_core.runs import Run, open_run
+from plc_core.storage.files import RunError
 from tests.fake_run import write_fake_answers, write_fake_run
 
 Q = ["q_clean", "q_flip", "q_tie"]
@@ -66,11 +66,12 @@ def found(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Digest:
         (0.51, 0.6, True, "yes"),
         (0.4, 0.5, True, "no"),
         (0.5, 0.5, True, "no"),
-        (0.4, 0.6, True, "unknown"),
+        (0.4, 0.6, True, "undecided"),
         (math.nan, 0.6, True, "unknown"),
         (0.1, 0.4, False, "yes"),
         (0.6, 0.7, False, "no"),
-        (0.4, 0.6, False, "unknown"),
+        (0.4, 0.6, False, "undecided"),
+        (math.nan, math.nan, False, "unknown"),
     ],
 )
 def test_an_answer_is_known_where_its_interval_clears_the_bound(low, high, above, said) -> None:
@@ -78,11 +79,12 @@ def test_an_answer_is_known_where_its_interval_clears_the_bound(low, high, above
 
 
 def test_one_part_that_fails_fails_the_whole() -> None:
-    yes, unknown, no = (
+    yes, undecided, no = (
         Answer(str(low), low, low, high) for low, high in ((1, 2), (-1, 1), (-2, -1))
     )
-    assert weakest([yes, unknown]) is unknown
-    assert weakest([yes, no, unknown]) is no
+    assert weakest([yes, undecided]) is undecided
+    assert weakest([yes, no, undecided]) is no
+    assert weakest([yes, undecided, unknown := Answer("nothing to measure by")]) is unknown
 
 
 def last(visits: pd.DataFrame) -> pd.DataFrame:
@@ -222,11 +224,12 @@ def test_the_results_of_a_run_are_those_of_its_files(run: Run, root: Path) -> No
     metrics = run.metrics().sort_values("step")["accuracy"]
     assert found["accuracy"] == pytest.approx(metrics.tail(math.ceil(len(metrics) / 10)).mean())
     rewards = pd.read_parquet(run.path / "judgements" / "gold-world.parquet")
-    sampled = rewards.query("policy == 'trained' and decoding == 'sampled'")["reward"]
-    assert found["reward"] == pytest.approx(sampled.mean())
+    for decoding in ("sampled", "greedy"):
+        own = rewards.query(f"policy == 'trained' and decoding == '{decoding}'")["reward"]
+        assert found[f"reward, {decoding}"] == pytest.approx(own.mean())
     assert found["KL"] == pytest.approx(2.0)
     bare = open_run(write_fake_run(root / "more", "bare", pairs=20))
-    assert math.isnan(results_of(bare)["reward"])
+    assert all(math.isnan(value) for name, value in results_of(bare).items() if "reward" in name)
 
 
 def test_a_table_of_another_s_making_is_left_out(run: Run, tmp_path: Path) -> None:
@@ -256,4 +259,5 @@ def test_a_rival_that_does_not_decide_is_named_beside_the_one_that_does() -> Non
     )  # fmt: skip
     answer = ranks_better(visits, pairs)
     assert answer.said == "no"
-    assert answer.of.startswith("flip AUROC of q_flip minus that of the margin; that of length: +")
+    assert answer.of == "AUROC gain over the margin"
+    assert answer.beside.startswith("Against length alone: +")

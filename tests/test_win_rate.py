@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from notebooks.studies.judge_agreement import agreement
-from plc_core.evaluation.results import over_cells, over_seeds
+from plc_core.evaluation.results import mean_over_seeds, over_cells
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, verdicts, win_rate
 
@@ -162,15 +162,17 @@ def test_seeds_as_mean_and_standard_deviation():
         for seed, values in ((42, [2] * 6), (43, [2, 2, 0, 0, 2, 0]))
     ]
     table = win_rate_cells(pd.concat(parts), "dpo")
-    seeds = over_seeds(table, keys=["benchmark"]).set_index("benchmark")
+    seeds = mean_over_seeds(table, keys=["benchmark"]).set_index("benchmark")
     assert seeds.loc["a", ["seeds", "n", "win_rate"]].tolist() == [2, 4, 75.0]
     assert seeds.loc["a", "sd"] == pytest.approx(np.std([100, 50], ddof=1))
-    assert math.isnan(over_seeds(table[table["seed"] == 42], keys=["benchmark"])["sd"].iloc[0])
-    moved = over_seeds(table.drop(columns="n").assign(kl=[1.0, 1.0, 2.0, 2.0]), keys=["benchmark"])
+    assert math.isnan(mean_over_seeds(table[table["seed"] == 42], keys=["benchmark"])["sd"].iloc[0])
+    moved = mean_over_seeds(
+        table.drop(columns="n").assign(kl=[1.0, 1.0, 2.0, 2.0]), keys=["benchmark"]
+    )
     assert moved["kl"].tolist() == [1.5, 1.5]
     assert "n" not in moved
     with pytest.raises(JoinError, match="a, plc: a seed is there twice"):
-        over_seeds(pd.concat([table, table]), keys=["benchmark"])
+        mean_over_seeds(pd.concat([table, table]), keys=["benchmark"])
 
 
 def test_verdicts_of_infinite_rewards_keep_their_prompts():

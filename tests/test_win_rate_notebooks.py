@@ -21,9 +21,9 @@ from notebooks.studies import (
 from notebooks.studies.study import paper_name
 from plc_core.analysis.paper import published
 from plc_core.batch import run_notebook
-from plc_core.files import RunError
 from plc_core.parameters import notebook_values
 from plc_core.runs import open_run
+from plc_core.storage.files import RunError
 from tests.paths import LARGEST_REPORT, ROOT
 from tests.real_shapes import run_cells, trained_here
 from tests.test_study_notebooks import COMMON

@@ -16,8 +16,8 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
-from plc_core.engine.packaged_models import PACKAGED, packaged_model_folder
-from plc_core.files import RunError
+from plc_core.engine.models.packaged_models import PACKAGED, packaged_model_folder
+from plc_core.storage.files import RunError
 
 CHATML = (
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\n"

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
-from inspection.step_metrics import smoothed
 from plotly.subplots import make_subplots
 
+from plc_core.analysis.curves import LEAST_SMOOTHED, SMOOTHED, smoothed
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish, literal, whiskers
 from plc_core.analysis.noise import NOISE_COLUMNS, known_rates
 
+LOSS = "loss"
+
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Loss and margin": ("loss", "margin_mean", "margin_std", "accuracy"),
+    "Margin and loss": ("accuracy", "margin_mean", "margin_std", LOSS),
     "Routing": ("q_clean", "q_flip", "q_tie", "weight_mean", "gamma", "p_flip"),
     "Rewards": ("reward_chosen", "reward_rejected"),
     "Calibration": ("ema_mean", "ema_std", "floor_bound", "noise_rate"),
@@ -31,22 +33,15 @@ TITLES = {
     "reward_rejected": "reward of rejected, β nats",
     "ema_mean": "EMA mean of m",
     "ema_std": "EMA deviation of m",
-    "floor_bound": "at its floor (1 is yes)",
-    "noise_rate": "reversed labels",
+    "floor_bound": "σ at its floor",
+    "noise_rate": "reversed labels, estimate",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "pairs_per_second": "pairs a second",
     "seconds": "seconds a step",
 }
-SMOOTHED = (
-    *("loss", "margin_mean", "margin_std", "accuracy", "q_clean", "q_flip", "q_tie"),
-    *("weight_mean", "p_flip", "reward_chosen", "reward_rejected", "grad_norm"),
-    *("pairs_per_second", "seconds"),
-)
-"""Columns that vary from step to step with the step's pairs: drawn as running means."""
-
-LEAST_SMOOTHED, MOST_RAW = 20, 4
-"""Steps from which on a curve is smoothed; runs up to which its single steps show faintly too."""
+MOST_RAW = 4
+"""Smoothed runs up to which their single steps show faintly too."""
 
 _COLOURS = tuple(colour for colour in RUN_COLOURS if colour != INK)
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -98,7 +93,8 @@ def run_curves(
             if not _has(table, column):
                 continue
             y, width = table[column], 4 if pinned else 1.8
-            smooth = column in SMOOTHED and len(table) >= LEAST_SMOOTHED
+            varies = column in SMOOTHED or column.startswith(LOSS)
+            smooth = varies and len(table) >= LEAST_SMOOTHED
             if smooth and len(drawn) <= MOST_RAW:
                 figure.add_scattergl(
                     x=table["step"],
@@ -127,39 +123,65 @@ def run_curves(
             )
             shown = True
     figure.update_annotations(font_size=13)
-    figure.update_xaxes(title_text="optimizer step", row=rows)
+    # Below every panel that has none below it: an odd one leaves the place beside it empty.
+    for place in range(max(0, len(wanted) - across), len(wanted)):
+        where = {"row": place // across + 1, "col": place % across + 1}
+        figure.update_xaxes(title_text="optimizer step", showticklabels=True, **where)
     if across == 2:
         figure.update_yaxes(side="right", col=2)  # on a phone they would lie on the left panel
     figure = finish(figure, 60 + 235 * rows, hovermode="closest")
     return figure.update_layout(legend_y=1.0 + 0.14 / rows, margin_t=64 if len(drawn) > 1 else 36)
 
 
+def losses_apart(
+    metrics: Mapping[str, pd.DataFrame], objectives: Mapping[str, str], names: Sequence[str]
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The metrics and the names of their columns with a loss an objective, where there are several.
+
+    Losses of different objectives are different quantities: each gets a column, and so a panel, of
+    its own.
+    """
+    if len(set(objectives.values())) < 2:
+        return dict(metrics), list(names)
+    apart = {run: f"{LOSS}, {objectives[run]}" for run in metrics}
+    tables = {run: table.rename(columns={LOSS: apart[run]}) for run, table in metrics.items()}
+    each = [[*dict.fromkeys(apart.values())] if name == LOSS else [name] for name in names]
+    return tables, [name for part in each for name in part]
+
+
 def win_rates(cells: pd.DataFrame) -> go.Figure:
-    """Win rates in percent with their intervals, a row a method, decodings beside each other.
+    """Win rates in percent with their intervals, a row a method, its decodings below each other.
 
     `cells` has method, decoding, win_rate, low, high and n, as `evaluation.win_rate_cells`.
     """
     if cells.empty:
-        return empty("No win rate is there yet.", 240)
+        return empty("There is no win rate yet.", 240)
     figure = go.Figure()
-    for number, (decoding, own) in enumerate(cells.groupby("decoding", sort=False)):
-        said = literal(decoding)
+    rows = {method: row for row, method in enumerate(cells["method"].unique())}
+    decodings = cells["decoding"].unique()
+    for number, decoding in enumerate(decodings):
+        own, said = cells[cells["decoding"] == decoding], literal(decoding)
+        apart = 0.3 * (number - (len(decodings) - 1) / 2)
         figure.add_scatter(
             x=own["win_rate"],
-            y=own["method"].map(literal),
+            y=own["method"].map(rows) + apart,
             name=said,
             mode="markers",
             marker={"color": INK, "size": 9, "symbol": ("circle", "diamond-open")[number % 2]},
             error_x=whiskers(own["win_rate"], own["low"], own["high"], INK),
-            customdata=own[["low", "high", "n"]].to_numpy(),
-            hovertemplate=f"%{{y}}, {said}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
+            customdata=own[["low", "high", "n"]].assign(of=own["method"].map(literal)).to_numpy(),
+            hovertemplate=f"%{{customdata[3]}}, {said}: %{{x:.1f}} % [%{{customdata[0]:.1f}}, "
             "%{customdata[1]:.1f}], n = %{customdata[2]:,}<extra></extra>",
         )
     figure.add_vline(x=50, line={"color": INK, "dash": "dot", "width": 1.2})
     figure.update_xaxes(title_text="win rate, %")
-    figure.update_yaxes(autorange="reversed", type="category")
-    rows = cells["method"].nunique()
-    return finish(figure, 150 + 46 * rows, scattermode="group", margin_t=44)
+    figure.update_yaxes(
+        tickvals=list(rows.values()),
+        ticktext=[literal(method) for method in rows],
+        range=[len(rows) - 0.5, -0.5],
+        showgrid=False,
+    )
+    return finish(figure, 150 + 46 * len(rows), margin_t=44)
 
 
 def _with_known_rates(table: pd.DataFrame) -> pd.DataFrame:

@@ -59,7 +59,7 @@ def precision_curves(tables: Mapping[str, pd.DataFrame]) -> go.Figure:
     figure.add_hline(
         y=base,
         line={"color": INK, "dash": "dot", "width": 1.2},
-        annotation={"text": f"by chance {base:.1%}", "font": {"color": INK, "size": 11}},
+        annotation={"text": f"by chance {base:.1%}", "font": {"size": 11}},
         annotation_position="bottom right",
     )
     figure.update_xaxes(title_text="first k of the ranking", type="log", dtick=1)
@@ -96,7 +96,7 @@ def area_intervals(areas: pd.DataFrame) -> go.Figure:
     figure.add_vline(
         x=0.5,
         line={"color": INK, "dash": "dot", "width": 1.2},
-        annotation={"text": "guessing", "font": {"color": INK, "size": 11}},
+        annotation={"text": "guessing", "font": {"size": 11}},
         annotation_position="bottom left",
     )
     figure.update_xaxes(title_text="AUROC")

@@ -105,7 +105,7 @@ def cumulative_mass(steps: pd.DataFrame, shadow: bool = False) -> go.Figure:
         cols=2,
         subplot_titles=[
             "share of all q",
-            "would-be corrections" if shadow else "corrected pairs",
+            f"{'would-be corrections' if shadow else 'corrected pairs'}, w · q",
         ],
         horizontal_spacing=0.09,
     )
@@ -128,6 +128,7 @@ def cumulative_mass(steps: pd.DataFrame, shadow: bool = False) -> go.Figure:
             x=step,
             y=added[f"weight_{state}"],
             name=f"w · q_{state}",
+            showlegend=False,  # the colour is that of the state on the left
             mode="lines",
             line={"color": STATE_COLOURS[state], "width": 2.2, "dash": "dot" if shadow else "dash"},
             hovertemplate=f"to step %{{x}}: %{{y:,.1f}} pairs by w q_{state}<extra></extra>",
@@ -142,7 +143,7 @@ def cumulative_mass(steps: pd.DataFrame, shadow: bool = False) -> go.Figure:
 
 
 def correction_by_phase(phases: pd.DataFrame, shadow: bool = False) -> go.Figure:
-    """Mean correction weight in each fifth of training, and its share of all correction.
+    """Each fifth of training's share of all correction weight; the mean weight there is hovered.
 
     `phases` is the table of `phases_of`. Appendix "Self-confirmation": the paper reports 1.9 % of
     the correction weight in the first fifth, and means of 0.026 there against 0.286 over the run.
@@ -153,7 +154,7 @@ def correction_by_phase(phases: pd.DataFrame, shadow: bool = False) -> go.Figure
     figure = go.Figure()
     figure.add_bar(
         x=phases["phase"],
-        y=phases["mean_weight"],
+        y=phases["share"],
         marker={
             "color": "rgba(122,127,135,0.5)",
             "line": {"color": INK, "width": 1},
@@ -162,14 +163,16 @@ def correction_by_phase(phases: pd.DataFrame, shadow: bool = False) -> go.Figure
         text=[f"{100 * s:.1f} %" if pd.notna(s) else "" for s in phases["share"]],
         textposition="outside",
         cliponaxis=False,
-        customdata=phases[["visits", "share"]].to_numpy(),
-        hovertemplate="%{x} %: mean w %{y:.3f} over %{customdata[0]:,.0f} visits, "
-        "%{customdata[1]:.1%} of all correction<extra></extra>",
+        customdata=phases[["visits", "mean_weight"]].to_numpy(),
+        hovertemplate="%{x} % of the steps: %{y:.1%} of all w, mean w %{customdata[1]:.3f} over "
+        "%{customdata[0]:,.0f} visits<extra></extra>",
     )
     figure.update_yaxes(
-        title_text="mean weight w, not applied" if shadow else "mean weight w", rangemode="tozero"
+        title_text="share of all w, not applied" if shadow else "share of all weight w",
+        tickformat=".0%",
+        rangemode="tozero",
     )
-    figure.update_xaxes(title_text="part of training, %", tickangle=0)
+    figure.update_xaxes(title_text="part of the training steps, %", type="category", tickangle=0)
     return finish(figure, 330, margin_t=36, bargap=0.35, showlegend=False)
 
 

@@ -5,7 +5,7 @@
     preparing        the digest of a large run, made in a process of its own
     queries          filters, orders, samples and columns, by DuckDB over the digest
     text_search      a search in all texts, whose finds are there before its end
-    step_metrics     the metrics of a long run, its last tenth, its estimate of the noise
+    step_metrics     the metrics of a long run, its estimate of the noise
     results          what a run came to, for a list of runs
     verdicts         five questions, each answered by one interval
     rerouting        where stored margins would go under other settings (it alone loads torch)

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from plc_core.analysis.noise import P_FLIP_FROM
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 
 Floats: TypeAlias = NDArray[np.floating]
 Ints: TypeAlias = NDArray[np.integer]

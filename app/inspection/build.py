@@ -21,8 +21,8 @@ from inspection.aggregate import MEASURES, OPTIONAL, VALUES, Counts, Tally
 from inspection.database import query
 from inspection.pair_table import Places, pair_table
 from inspection.run_files import RunFiles, Stamp
-from plc_core.files import RunError, read_json, write_json
 from plc_core.runs.visit_files import check_steps
+from plc_core.storage.files import RunError, read_json, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.files import RunError, cache_dir, check_table
+from plc_core.storage.files import RunError, check_table
+from plc_core.storage.paths import cache_dir
 
 THREADS = 2
 MEMORY = "500MB"

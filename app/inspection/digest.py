@@ -23,11 +23,13 @@ from inspection.aggregate import Counts
 from inspection.build import Told, make, saved_counts, saved_rows
 from inspection.database import frame
 from inspection.run_files import RunFiles, run_files
-from plc_core.files import cache_dir, read_json
 from plc_core.runs import Run
-from plc_core.storage import MANIFEST, cached_folder, is_whole
+from plc_core.storage.cache import cached_folder, is_whole
+from plc_core.storage.files import read_json
+from plc_core.storage.manifest import MANIFEST
+from plc_core.storage.paths import cache_dir
 
-VERSION = 6
+VERSION, TABLE = 6, "pairs.parquet"
 KEPT_RUNS = 12
 """Digests of so many runs stay in the cache; those used longest ago go first."""
 
@@ -53,13 +55,12 @@ class Digest:
     @property
     def pairs_path(self) -> str:
         """The table of one row a pair, for DuckDB."""
-        return str(self.folder / "pairs.parquet")
+        return str(self.folder / TABLE)
 
     @cached_property
     def table(self) -> pa.Table:
-        """The table of one row a pair, mapped from disk: only rows that are taken are read."""
-        with pa.memory_map(str(self.folder / "pairs.arrow")) as file:
-            return pa.ipc.open_file(file).read_all()
+        """The table of one row a pair, as `mapped` gives it."""
+        return mapped(self.folder)
 
     @cached_property
     def last_step(self) -> int | None:
@@ -85,6 +86,12 @@ class Digest:
             (self.visited[file][0], int(place - starts[file]))
             for file, place in zip(files, found, strict=True)
         ]
+
+
+def mapped(folder: Path) -> pa.Table:
+    """A digest's table of one row a pair, mapped from disk: only what is taken is read."""
+    with pa.memory_map(str(folder / "pairs.arrow")) as file:
+        return pa.ipc.open_file(file).read_all()
 
 
 def digest(run: Run, tell: Told = lambda done, total: None) -> Digest:

@@ -11,9 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from inspection.pair import last_turn
 from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
-from plc_core.files import RunError, is_sealed, table_names
+from plc_core.evaluation.results import is_matched
 from plc_core.runs import Run
+from plc_core.runs.records import ANSWER, refuse_lost, refuse_other_answers
+from plc_core.storage.files import RunError, is_sealed, table_names
 
 TRAINED = "trained"
 
@@ -21,8 +24,9 @@ TRAINED = "trained"
 def judgement_files(run: Run) -> dict[str, str]:
     """The run's files of judgements by name, each "scores" or "verdicts"; others are left out.
 
-    Raises RunError where one of them is damaged.
+    Raises RunError where one of them is damaged or gone.
     """
+    refuse_lost(run.path / "judgements")
     found = {}
     for path in sorted((run.path / "judgements").glob("[!.]*.parquet")):
         names = _columns(run, path)
@@ -56,7 +60,10 @@ def read_judgements(run: Run, name: str, policy: str = TRAINED) -> pd.DataFrame:
     if path.is_symlink():
         raise RunError(f"{path} is a link and may lead outside its run; it was not opened.")
     if not path.exists():
-        raise RunError(f"The run {run.name!r} has no judgements {name!r}.")
+        raise RunError(
+            f"{path} is missing: the run has no judgements of this name. Put a copy of it back; "
+            "without one, evaluate the run."
+        )
     table = run.read_table(path).to_pandas()
     table = table[table["policy"] == policy].reset_index(drop=True)
     if "turn" in table and len(set(table["turn"])) > 1:
@@ -120,11 +127,39 @@ def outcomes(table: pd.DataFrame, method: str, baseline: str, decoding: str) -> 
 
 
 def benchmark_of(run: Run, judgements: str) -> str | None:
-    """The benchmark whose answers a file of judgements is about; None where they are not kept."""
+    """The benchmark whose answers a file of judgements is about; None where they are not kept.
+
+    Raises RunError where a table of answers is gone.
+    """
+    refuse_lost(run.path / "generations")
     stems = [path.stem for path in (run.path / "generations").glob("[!.]*.parquet")]
     named = judgements.partition("-against-")[0]
     fitting = [stem for stem in stems if named == stem or named.endswith(f"-{stem}")]
     return max(fitting, key=len, default=None)
+
+
+def refuse_earlier(run: Run, name: str) -> None:
+    """RunError where scores are not of the answers that the run has: an earlier copy of either.
+
+    Of the trained policy: other policies may since have answered, and not for every judge.
+    """
+    benchmark = benchmark_of(run, name)
+    if benchmark is None:
+        return
+    scores = run.path / "judgements" / f"{name}.parquet"
+    answers = run.path / "generations" / f"{benchmark}.parquet"
+    own, others = (_answers_in(run, path) for path in (scores, answers))
+    refuse_other_answers(scores, own, answers, others)
+
+
+def _answers_in(run: Run, path: Path, decoding: str | None = None) -> pd.DataFrame:
+    """The rows of the trained policy in a table, by the columns that name an answer."""
+    known = [column for column in ANSWER if column in _columns(run, path)]
+    if not {"policy", "decoding"} <= set(known):
+        return pd.DataFrame(columns=known)
+    table = run.read_table(path, known).to_pandas()
+    own = table[table["policy"] == TRAINED]
+    return own if decoding is None else own[own["decoding"] == decoding]
 
 
 def log_ratios(run: Run, judgements: str) -> pd.Series:
@@ -132,6 +167,9 @@ def log_ratios(run: Run, judgements: str) -> pd.Series:
 
     Its mean estimates the KL to the reference. Of the benchmark that a file of judgements is about;
     empty where the run does not keep them.
+
+    Raises:
+        RunError: where they are damaged, or of other answers than were judged.
     """
     benchmark = benchmark_of(run, judgements)
     for name in (f"{benchmark}-log-probs", benchmark) if benchmark else ():
@@ -141,6 +179,10 @@ def log_ratios(run: Run, judgements: str) -> pd.Series:
             continue
         table = run.read_table(path, sorted(needed)).to_pandas()
         own = table[(table["policy"] == TRAINED) & (table["decoding"] == "sampled")]
+        scores = run.path / "judgements" / f"{judgements}.parquet"
+        judged = _answers_in(run, scores, "sampled")
+        if len(judged) and len(own):
+            refuse_other_answers(path, _answers_in(run, path, "sampled"), scores, judged)
         ratios = (own["policy_logp"] - own["reference_logp"]).set_axis(own["prompt_id"]).dropna()
         if len(ratios):
             return ratios
@@ -162,6 +204,14 @@ def nearest_dpo(
     return min(plain_dpo, key=lambda one: abs(kls[one].mean - kls[run].mean))
 
 
+def kl_control(
+    kls: Mapping[str, MeanInterval], objectives: Mapping[str, str], run: str
+) -> str | None:
+    """The plain DPO run that moved as far as `run`; None where none did."""
+    near = nearest_dpo(kls, objectives, run)
+    return near if near is not None and is_matched(kls[near].mean, kls[run].mean) else None
+
+
 def prompt_of(answer: Mapping[str, Any]) -> Any:
     """What was answered: the messages before the answer where a row has them, else its prompt.
 
@@ -175,6 +225,24 @@ def prompt_of(answer: Mapping[str, Any]) -> Any:
             return conversation
         return messages if isinstance(messages, list) else conversation
     return conversation or answer.get("prompt")
+
+
+def prompts_of(run: Run, benchmark: str, decoding: str) -> dict[str, str]:
+    """What the trained policy was asked last, by prompt_id as `read_judgements` names prompts.
+
+    Empty where it is not kept.
+    """
+    path = run.path / "generations" / f"{benchmark}.parquet"
+    names = [n for n in ("prompt_id", "turn", "conversation", "prompt") if n in _columns(run, path)]
+    if "prompt_id" not in names:
+        return {}
+    wanted = [("policy", "=", TRAINED), ("decoding", "=", decoding)]
+    found: dict[str, str] = {}
+    for row in run.read_table(path, names, filters=wanted).to_pylist():
+        asked = last_turn(prompt_of(row))
+        found.setdefault(row["prompt_id"], asked)  # the first turn, where there are several
+        found[f"{row['prompt_id']}/{row.get('turn')}"] = asked
+    return found
 
 
 def read_answer(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from inspection.database import frame
 from inspection.digest import Digest
-from plc_core.files import RunError, check_table
+from plc_core.storage.files import RunError, check_table, remedy
 
 SNIPPET = 160
 logger = logging.getLogger(__name__)
@@ -46,19 +49,51 @@ def read_visits(digest: Digest, row: int) -> pd.DataFrame:
 def snippets(run: Path, places: NDArray[np.integer]) -> list[str]:
     """The beginnings of the last turn of the prompts of some pairs, of the chosen answers without
     a prompt; blank where these are no texts.
+
+    Raises:
+        RunError: where the texts are damaged or gone.
     """
-    wanted = pa.table({"row": places, "place": np.arange(len(places))})
-    try:
-        found = frame(
-            f"SELECT left(coalesce(nullif(trim(list_last(prompt).content), ''), chosen), {SNIPPET})"
-            " AS said FROM read_parquet($1, file_row_number = true) AS p "
-            "JOIN wanted ON p.file_row_number = wanted.row ORDER BY wanted.place",
-            [str(run / "pairs.parquet")],
-            {"wanted": wanted},
-        )
-    except (RunError, UnicodeDecodeError):
-        return [""] * len(places)
-    return [" ".join(str(text or "").split()) for text in found["said"]]
+    path = str(run / "pairs.parquet")
+    texts = [last_turn(prompt) for prompt in _values(path, places, "prompt")]
+    blank = [number for number, text in enumerate(texts) if not text.strip()]
+    for number, chosen in zip(blank, _values(path, places[blank], "chosen"), strict=True):
+        texts[number] = chosen if isinstance(chosen, str) else ""
+    return [beginning(text) for text in texts]
+
+
+def beginning(text: str) -> str:
+    """The first words of a text, on one line."""
+    return " ".join(text.strip()[:SNIPPET].split())
+
+
+def last_turn(prompt: Any) -> str:
+    """A prompt that is text; else the content of its last turn, empty where there is no text."""
+    if isinstance(prompt, str):
+        return prompt
+    last = prompt[-1] if isinstance(prompt, list) and prompt else None
+    content = last.get("content") if isinstance(last, dict) else None
+    return content if isinstance(content, str) else ""
+
+
+def _values(path: str, places: NDArray[np.integer], column: str) -> list[Any]:
+    """A column of some rows of a Parquet file, of whose row groups only those are decoded.
+
+    None for what is no Unicode, and in all rows where the file has no such column.
+    """
+    found: list[Any] = [None] * len(places)
+    with _opened(path) as (file, ends):
+        if column not in file.schema_arrow.names:
+            return found
+        groups = np.searchsorted(ends, places, side="right")
+        for group in np.unique(groups):
+            if group == len(ends):
+                raise _shortened(path)
+            part = file.read_row_group(int(group), [column], use_threads=False)[column]
+            for number in np.flatnonzero(groups == group):
+                place = int(places[number] - (ends[group - 1] if group else 0))
+                with contextlib.suppress(UnicodeDecodeError):
+                    found[number] = part[place].as_py()
+    return found
 
 
 def _value(column: pa.ChunkedArray) -> Any:
@@ -76,15 +111,48 @@ def _value(column: pa.ChunkedArray) -> Any:
 
 
 def _row(path: str, place: int) -> pa.Table:
+    with _opened(path) as (file, ends):
+        group = int(np.searchsorted(ends, place, side="right"))
+        if group == len(ends):
+            raise _shortened(path)
+        start = int(ends[group - 1]) if group else 0
+        return file.read_row_group(group, use_threads=False).slice(place - start, 1)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[pq.ParquetFile, NDArray[np.int64]]]:
+    """A Parquet file, and where each of its row groups ends.
+
+    Raises:
+        RunError: where it is damaged or no longer there.
+    """
     check_table(Path(path))
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.metadata.num_row_groups):
-                size = file.metadata.row_group(group).num_rows
-                if place < size:
-                    return file.read_row_group(group, use_threads=False).slice(place, 1)
-                place -= size
+        with pa.OSFile(path) as source:
+            state = os.fstat(source.fileno())
+            footer = _footer(path, state.st_ino, state.st_mtime_ns, state.st_size)
+            with pq.ParquetFile(
+                source, metadata=footer.metadata, page_checksum_verification=True
+            ) as file:
+                yield file, footer.ends
     except (OSError, pa.ArrowException) as error:
         logger.warning("%s: %s", path, error)
-        raise RunError(f"{path} cannot be read: it is damaged, or no longer there.") from None
-    raise RunError(f"{path} has fewer rows than when it was read first. Load the page again.")
+        said = f"{path} cannot be read: it is damaged, or no longer there. {remedy(Path(path))}"
+        raise RunError(said) from None
+
+
+class _Footer(NamedTuple):
+    metadata: pq.FileMetaData
+    ends: NDArray[np.int64]
+
+
+@functools.lru_cache(maxsize=64)
+def _footer(path: str, inode: int, changed: int, size: int) -> _Footer:
+    """The footer of a file: that of a million pairs takes longer to read than a pair of it."""
+    metadata = pq.read_metadata(path)
+    groups = range(metadata.num_row_groups)
+    return _Footer(metadata, np.cumsum([metadata.row_group(group).num_rows for group in groups]))
+
+
+def _shortened(path: str) -> RunError:
+    return RunError(f"{path} has fewer rows than when it was read first. Load the page again.")

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from inspection.aggregate import Tally
 from inspection.database import frame, query, quoted
 from inspection.run_files import RunFiles
-from plc_core.files import RunError
 from plc_core.runs import TEXT_COLUMNS
+from plc_core.storage.files import RunError
 
 _KNOWN = {
     "source": "VARCHAR",

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from inspection.digest import digest
 from inspection.run_files import RunFiles, run_files
-from plc_core.files import RunError
 from plc_core.runs import Run, open_run
+from plc_core.storage.files import RunError
 
 AGAIN_SECONDS = 30.0
 """What failed is tried again after so long, or at once where the files have changed."""

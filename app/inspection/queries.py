@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,8 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from inspection.database import frame, query, quoted
-from inspection.digest import Digest
-from plc_core.files import RunError
+from inspection.digest import TABLE, Digest, mapped
+from inspection.sorting import sorted_places
+from plc_core.storage.files import RunError
 
 Ints: TypeAlias = NDArray[np.integer]
 
@@ -75,21 +77,30 @@ def ordered(digest: Digest, chosen: Filter, order: str, descending: bool) -> Int
     Equal values are ordered by the pair's place in the run, so that it is the same each time. The
     last few are kept: from page to page and from pair to pair nothing is sorted again.
     """
-    return _ordered(digest.pairs_path, digest.columns, chosen, order, descending)
+    return _ordered(digest.folder, digest.columns, chosen, order, descending)
 
 
 @functools.lru_cache(maxsize=8)
 def _ordered(
-    path: str, columns: tuple[str, ...], chosen: Filter, order: str, descending: bool
+    folder: Path, columns: tuple[str, ...], chosen: Filter, order: str, descending: bool
 ) -> Ints:
     where, parameters = _where(columns, chosen)
-    by = quoted(_checked(columns, order))
-    direction = "DESC" if descending else "ASC"
-    sql = (
-        f"SELECT row::INT AS row FROM read_parquet($1) {where} "
-        f"ORDER BY {by} {direction} NULLS LAST, row"
-    )
-    found: Ints = query(sql, [path, *parameters], chosen.tables())["row"].to_numpy()
+    by = _checked(columns, order)
+    parameters = [str(folder / TABLE), *parameters]
+    column = mapped(folder)[by]
+    if column.type == pa.float32():
+        places = None
+        if where:
+            sql = f"SELECT row::INT AS row FROM read_parquet($1) {where} ORDER BY row"
+            places = query(sql, parameters, chosen.tables())["row"].to_numpy()
+        found = sorted_places(column, places, descending)
+    else:
+        direction = "DESC" if descending else "ASC"
+        sql = (
+            f"SELECT row::INT AS row FROM read_parquet($1) {where} "
+            f"ORDER BY {quoted(by)} {direction} NULLS LAST, row"
+        )
+        found = query(sql, parameters, chosen.tables())["row"].to_numpy()
     found.flags.writeable = False
     return found
 

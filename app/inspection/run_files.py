@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from plc_core.files import RunError, unreadable
 from plc_core.runs import Run
 from plc_core.runs.visit_files import files_to_read
+from plc_core.storage.files import RunError, remedy, unreadable
 
 Stamp: TypeAlias = tuple[str, int, int]
 """Name, bytes and time of change of a file: equal stamps, equal content."""
@@ -41,6 +41,8 @@ def run_files(run: Run) -> RunFiles:
         if not stat.S_ISREG(state.st_mode):
             raise _leads_elsewhere(pairs)
     except FileNotFoundError:
+        if run.is_trained and run.has_checksums:
+            raise RunError(f"{pairs} is missing. {remedy(pairs)}") from None
         raise RunError(f"The run {run.name!r} has no pairs.parquet yet.") from None
     except OSError as error:
         raise unreadable(pairs, error) from None

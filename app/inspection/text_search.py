@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from inspection.database import frame, query
 from inspection.queries import Rows
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 
 FIRST_PAIRS, PAIRS_A_PART = 10_000, 50_000
 """Pairs whose texts are read before the first result, and between later ones."""
@@ -81,7 +81,7 @@ class Search:
             self.total = pq.read_metadata(self._path).num_rows
             while self.read < self.total:
                 if self._stopped.is_set():
-                    raise RunError("The search was given up for newer ones; search again.")
+                    raise RunError("Newer searches stopped this one; search again.")
                 end = min(self.read + (PAIRS_A_PART if self.read else FIRST_PAIRS), self.total)
                 sql = (
                     "SELECT file_row_number AS row FROM read_parquet($1, file_row_number = true) "

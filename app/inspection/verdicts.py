@@ -1,7 +1,8 @@
 """Five questions that people open a run with: each answered by one interval, or not known.
 
 An answer is yes or no where the whole 95 % interval lies on one side of a bound that was set
-beforehand, and unknown where it does not, or where the run has nothing to measure it by.
+beforehand, and undecided where the bound lies in it; it is unknown only where the run has nothing
+to measure it by.
 
 The audit's import takes longer than the first page may: the functions that need it do that only
 when they are called.
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plc_core.analysis.noise import NoiseRate
 from plc_core.analysis.statistics import LEVEL, MeanInterval, auroc
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
     from plc_core.analysis import audit
     from plc_core.analysis.calibration import Calibration
 
-Said: TypeAlias = Literal["yes", "no", "unknown"]
+Said: TypeAlias = Literal["yes", "no", "undecided", "unknown"]
 
 EVEN, CHANCE, NOISY = 0.5, 0.5, 0.05
 CALIBRATED = 0.05
 """A forecast that is off by less than this on average (ECE) passes for a probability."""
 
 UNMARKED = "no label of this run is known to be reversed"
+GAIN = "AUROC gain over"
+_STATES = {"clean": "clean pairs", "flip": "reversed pairs"}
 _DRAWS = 2_000
-_ORDER = ("no", "unknown", "yes")
+_ORDER = ("no", "unknown", "undecided", "yes")
 _AREAS = ("ties", "others", "score", "auroc", "low", "high", "n_tie", "n_other")
 
 
@@ -43,8 +46,9 @@ _AREAS = ("ties", "others", "score", "auroc", "low", "high", "n_tie", "n_other")
 class Answer:
     """The interval that answers a question, and the bound that it is held against.
 
-    `above` says on which side of the bound a yes lies; `of` what was measured, in words. All
-    numbers are NaN where nothing could be measured: then `of` says why.
+    `above` says on which side of the bound a yes lies; `of` what was measured, in words, and
+    `beside` what else was, which decides nothing. All numbers are NaN where nothing could be
+    measured: then `of` says why.
     """
 
     of: str
@@ -53,17 +57,18 @@ class Answer:
     high: float = math.nan
     bound: float = 0.0
     above: bool = True
+    beside: str = ""
 
     @property
     def said(self) -> Said:
-        """Yes, no or unknown."""
+        """Yes or no, undecided where the interval holds the bound, unknown without an interval."""
         if math.isnan(self.low) or math.isnan(self.high):
             return "unknown"
-        if not self.above:
-            return (
-                "yes" if self.high < self.bound else "no" if self.low >= self.bound else "unknown"
-            )
-        return "yes" if self.low > self.bound else "no" if self.high <= self.bound else "unknown"
+        if self.above:
+            yes, no = self.low > self.bound, self.high <= self.bound
+        else:
+            yes, no = self.high < self.bound, self.low >= self.bound
+        return "yes" if yes else "no" if no else "undecided"
 
 
 def weakest(answers: Iterable[Answer]) -> Answer:
@@ -80,14 +85,14 @@ def beats_dpo(judged: pd.DataFrame, run: str, control: str) -> Answer:
     sides = sides_against(both, control, ("benchmark", "decoding"), incomplete="common")
     wins = {f"{side.where['decoding']}": side.answers["win"] for side in sides}
     found = mean_over_benchmarks(wins)
-    of = f"win rate against {control}, mean of {' and '.join(wins)}"
+    of = f"win rate against {control}, ties one half"
     return Answer(of, found.mean, found.low, found.high, EVEN)
 
 
 def ranks_better(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
     """Whether q_flip ranks reversed labels better than the margin alone and than the lengths.
 
-    The stronger rival decides; how q_flip does against the other is said beside it.
+    The stronger rival alone decides; how q_flip does against the other is said beside it.
     """
     from plc_core.analysis import audit
 
@@ -103,16 +108,15 @@ def ranks_better(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
     answers = []
     for name, score in rivals.items():
         found = auroc_difference(table["q_flip"], score, positive)
-        of = f"flip AUROC of q_flip minus that of {name}"
-        answers.append(Answer(of, found.mean, found.low, found.high))
+        answers.append(Answer(f"{GAIN} {name}", found.mean, found.low, found.high))
     decided = weakest(answers)
     beside = [
-        f"; {answer.of.partition(' minus ')[2]}: {answer.value:+.3f} "
+        f"Against {answer.of.removeprefix(GAIN).strip()} alone: {answer.value:+.3f} "
         f"[{answer.low:+.3f}, {answer.high:+.3f}]".replace("-", "−")
         for answer in answers
         if answer is not decided and not math.isnan(answer.low)
     ]
-    return replace(decided, of=decided.of + "".join(beside))
+    return replace(decided, beside=beside[0]) if beside else decided
 
 
 def auroc_difference(
@@ -134,14 +138,14 @@ def auroc_difference(
     gap_above, gap_below = above[0] - above[1], below[1] - below[0]
     difference = float(gap_above.mean())
     error = math.sqrt(gap_above.var(ddof=1) / m + gap_below.var(ddof=1) / n)
-    reach = float(stats.norm.ppf((1 + LEVEL) / 2)) * error
+    reach = float(scipy.stats.norm.ppf((1 + LEVEL) / 2)) * error
     return MeanInterval(difference, difference - reach, difference + reach, m + n)
 
 
 def _placements(above: NDArray, below: NDArray) -> tuple[NDArray, NDArray]:
     """The share of `below` that each of `above` exceeds, and the other way; equal ones half."""
-    ranks = stats.rankdata(np.concatenate([above, below]))
-    own, others = stats.rankdata(above), stats.rankdata(below)
+    ranks = scipy.stats.rankdata(np.concatenate([above, below]))
+    own, others = scipy.stats.rankdata(above), scipy.stats.rankdata(below)
     m = len(above)
     return (ranks[:m] - own) / len(below), (ranks[m:] - others) / m
 
@@ -157,7 +161,7 @@ def is_probability(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
         return Answer(UNMARKED)
     found = audit.flip_calibration(visits, pairs)
     low, high = ece_interval(found)
-    of = f"mean gap between q_flip and the share reversed (ECE, {found.n:,} pairs)"
+    of = "mean error (ECE)"
     return Answer(of, found.ece, low, high, CALIBRATED, above=False)
 
 
@@ -185,7 +189,8 @@ def separates_ties(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
         return Answer("this run has neither known ties nor scores to find them by")
     answers = []
     for row in areas[areas["score"] == "q_tie"].to_dict("records"):
-        of = f"AUROC of q_tie, {row['ties']} against {row['others']}"
+        others = _STATES.get(row["others"], row["others"])
+        of = f"AUROC against {others}"
         answers.append(Answer(of, row["auroc"], row["low"], row["high"], CHANCE))
     return weakest(answers)
 
@@ -275,5 +280,5 @@ def noisy(found: NoiseRate | None) -> Answer:
     """Whether more than `NOISY` of the labels are reversed, by the run's own estimate."""
     if found is None:
         return Answer("no estimate yet: it takes 24 steps and 256 pairs of the first epoch")
-    of = f"reversed labels, estimated from the margins up to step {found.step:,}"
+    of = "of labels reversed"
     return Answer(of, found.rate, found.low, found.high, NOISY)

@@ -76,7 +76,7 @@ def page() -> None:
                 for group in VOTE_GROUPS
             }
             chart("q_tie in each group", distributions(parts, "q_tie"), SPREAD, "vote_spread")
-        st.markdown(f"**{label} and the paper**")
+        st.markdown(f"**{label} against the paper**")
         found_here = {(run.name, ""): result}
         _table(agreement_shown(found_here), "agreement")
         st.markdown("**Other measures**", help="Trend over the groups: Jonckheere–Terpstra.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 from audit_list import audited_pairs
-from audit_words import open_audit, rate, tables
+from audit_words import evidence, groupings, open_audit, rate
 from blind_view import (
     CHECKING,
     READER_CSS,
@@ -18,6 +18,7 @@ from blind_view import (
 )
 from elements import Guide, draw, heading, page_title
 from figures.label_audit import p_flip_histogram
+from listing import listed
 from marking import CSS, plain
 from reading import runs_root, shown_errors
 from selection import pick_audit
@@ -25,6 +26,7 @@ from state import set_kept
 
 from plc_core.label_audit.folder import AuditFolder
 from plc_core.label_audit.posterior import NoiseRate
+from plc_core.storage.files import RunError
 
 STYLE = f"""<style>{CSS}{READER_CSS}
 .plc-reason {{margin: .35rem 0 .5rem; padding: .1rem 0 .1rem .6rem; border-left: 3px solid #D55E00}}
@@ -39,6 +41,20 @@ EVIDENCE = Guide(
 )
 
 
+SUSPICION = Guide(
+    "How many pairs have which p_flip, the probability that their label is reversed.",
+    "Most pairs near 0, few near 0.5: the evidence tells the labels apart.",
+    "Which evidence says so: that stands with each pair.",
+)
+RATES = Guide(
+    "Each group's share of reversed labels with its 95 % interval, the noisiest group first.",
+    "Intervals that overlap: no group stands out.",
+    "Which group is noisier, where intervals overlap; nor a rate above 49 %, where they end. "
+    "Groups of fewer than 50 pairs have none.",
+)
+MOST_ROWS = 10
+
+
 def page() -> None:
     """Draw the page."""
     left, right = st.columns([0.7, 0.3], vertical_alignment="bottom")
@@ -49,10 +65,14 @@ def page() -> None:
         name = pick_audit(root)
     if name is None:
         st.info("There is no label audit yet. `plc audit FILE --model MODEL` makes one.")
+        for run in listed(root):  # one of these may have been one
+            if run.problem:
+                st.warning(f"{plain(run.name)} cannot be read. {plain(run.problem)}")
         return
     with shown_errors(name):
         st.html(STYLE)
         folder = open_audit(root, name)
+        _state(folder)
         if is_checking():
             st.button("Back to the audit", on_click=set_kept, args=(CHECKING, False))
             blind_check(root, name)
@@ -63,6 +83,14 @@ def page() -> None:
             _pairs(root, name)
 
 
+def _state(folder: AuditFolder) -> None:
+    """Say what is wrong with the state of the audit, which nothing else on the page needs."""
+    try:
+        _ = folder.run.status
+    except RunError as error:
+        st.warning(plain(str(error)))
+
+
 @st.fragment
 def _pairs(root: Path, name: str) -> None:
     with shown_errors(name):
@@ -71,32 +99,35 @@ def _pairs(root: Path, name: str) -> None:
 
 def _summary(folder: AuditFolder) -> None:
     """The noise rate, the distribution of p_flip, the noise rate of groups, the evidence."""
-    evidence, groups = tables(folder)
     p_flip = folder.table["p_flip"].to_numpy()
     found, numbers = st.columns(2, gap="medium")
     with found, st.container(border=True, height="stretch"):
         noise = NoiseRate(**folder.said["noise"])
         more = f"{(p_flip > 0.5).sum():,} of {len(p_flip):,}"
+        share, advice, *_ = (plain(str(said)) for said in folder.said["sentences"])
+        if noise.rate is not None:
+            advice = plain(str(folder.said["sentences"][2]))
         with st.container(horizontal=True, gap="medium", key="tiles"):
-            st.metric("Reversed labels, 95 % interval", rate(*noise[:3]), width="content")
-            st.metric("More likely reversed than not", more, width="content")
-        st.text(str(folder.said["sentences"][0 if noise.rate is None else 2]))
-        title = "Pairs by p_flip, the probability that the label is reversed"
-        heading(title)
-        draw(title, p_flip_histogram(p_flip), "p_flip")
-    with numbers, st.container(border=True, height="stretch"):
-        for column, table in groups.items():
-            heading(f"Reversed labels by {plain(column)}, %")
-            rates = zip(table["rate"], table["low"], table["high"], strict=True)
-            shown = table[["group", "pairs"]].assign(reversed=[rate(*row) for row in rates])
-            _small(shown, f"noise_by_{column}")
+            st.metric(
+                "Reversed labels, 95 % interval", rate(*noise[:3]), width="content", help=share
+            )
+            st.metric("More likely reversed than not", more, width="content", help=advice)
+        heading("Pairs by p\\_flip", SUSPICION)
+        draw("Pairs by p_flip", p_flip_histogram(p_flip), "p_flip")
         heading("Evidence", EVIDENCE)
-        _small(evidence.drop(columns="note", errors="ignore"), "evidence")
-        told = evidence.dropna(subset="note") if "note" in evidence else evidence.head(0)
+        table = evidence(folder)
+        _small(table.drop(columns="note", errors="ignore"), "evidence")
+        told = table.dropna(subset="note") if "note" in table else table.head(0)
         if len(told):
             with st.popover("Why no weight?", type="tertiary"):
                 for row in told.itertuples():
                     st.caption(plain(f"{row.evidence}: {row.note}"))
+    with numbers, st.container(border=True, height="stretch"):
+        for grouping in groupings(folder):
+            table = grouping.rates
+            heading(f"Reversed by {plain(grouping.name)}", RATES)
+            shown = table[["group", "pairs"]].assign(reversed=grouping.words())
+            _small(shown, f"noise_by_{grouping.name}")
 
 
 def _small(table: pd.DataFrame, key: str) -> None:
@@ -105,16 +136,16 @@ def _small(table: pd.DataFrame, key: str) -> None:
         table.dropna(axis="columns", how="all"),
         key=key,
         hide_index=True,
-        height="content" if len(table) <= 6 else 215,
+        height="content" if len(table) <= MOST_ROWS else 29 * (MOST_ROWS + 1) + 14,
         row_height=29,
         placeholder="–",
         column_config={
             "group": st.column_config.TextColumn(width=125),
-            "evidence": st.column_config.TextColumn(width=85),
-            "pairs": number(format="localized", width=60),
-            "reversed": st.column_config.TextColumn(width=100),
-            "nats over chance": number(format="%.3f", width=105),
-            "weight": number(format="%.2f", width=50),
+            "evidence": st.column_config.TextColumn(width=90),
+            "pairs": number(format="localized", width=55),
+            "reversed": st.column_config.TextColumn("reversed, 95 %", width=105),
+            "nats over chance": number("nats", format="%.3f", width=55),
+            "weight": number(format="%.2f", width=55),
         },
     )
 

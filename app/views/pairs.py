@@ -12,12 +12,13 @@ from pathlib import Path
 import streamlit as st
 from bulk import bulk_box
 from export_box import export_box
+from in_view import in_view
 from inspection.digest import Digest
 from inspection.queries import ordered, row_of, rows
 from marking import plain
 from note_box import note_box
 from pair_filter import CORRECTION, Asked, asked_for
-from pair_list import pair_table, pick_order, pick_page, sortable
+from pair_list import pair_table, pick_order, pick_page, sortable, truth_toggle
 from pair_view import pair_charts, pair_html
 from reader import KEYS_SAID, reader
 from reading import is_shadow, open_training, read_digest, shown_errors
@@ -30,7 +31,7 @@ from plc_core.runs.decisions import Decision, read_decisions
 
 def page() -> None:
     """Draw the page."""
-    chosen = head("Pairs", "Which pairs were routed how, and is the method right about them?")
+    chosen = head("Pairs", "Is the method right about single pairs?")
     if chosen is not None:
         _filtered(*chosen)
 
@@ -63,7 +64,7 @@ def _pairs(root: Path, name: str, asked: Asked) -> None:
                 f"This run has no pair {plain(pair_id)}, so none is shown. Choose one in the list."
             )
         with st.container(key="split"):
-            listing, reading = st.columns([0.36, 0.64], gap="medium")
+            listing, reading = st.columns([0.4, 0.6], gap="medium")
         with listing:
             bar = st.container(horizontal=True, vertical_alignment="center", key="order")
             by = pick_order(found, bar)
@@ -77,16 +78,25 @@ def _pairs(root: Path, name: str, asked: Asked) -> None:
             progress = asked.progress(found, decisions, len(order))
             made = asked.decided_in_list(progress, len(order))
             bulk_box(run, found, order, made, asked.searching)
-            st.markdown(
-                ":small[Keys and columns]", help=f"{KEYS_SAID}\n\n{plain(_weight_note(run))}"
-            )
+            with st.container(horizontal=True, vertical_alignment="center"):
+                truth_toggle(found)
+                st.markdown(
+                    ":small[Keys and columns]", help=f"{KEYS_SAID}\n\n{plain(_weight_note(run))}"
+                )
         with reading:
             reader(run, found, order, row, decisions, progress)
             if row is not None:
                 _beside(run, found, row, decisions)
         if row is not None:
-            with st.container(key="pair_charts"):
-                pair_charts(run, found, row)
+            _charts(root, name, row)
+
+
+@st.fragment
+def _charts(root: Path, name: str, row: int) -> None:
+    """The charts of a pair, drawn while they are in view."""
+    with shown_errors(name), st.container(key="pair_charts"):
+        run = open_training(root, name)
+        pair_charts(run, read_digest(run), row, in_view("charts_in_view"))
 
 
 def _beside(run: Run, found: Digest, row: int, decisions: Mapping[str, Decision]) -> None:

@@ -11,10 +11,10 @@ import streamlit as st
 from elements import Guide, chart
 from figures.routing import (
     MAP_POINTS,
-    TERNARY_POINTS,
+    RECIPE_POINTS,
+    SAMPLED,
     cartography,
     recipe_map,
-    ternary,
     z_strip,
 )
 from figures.routing_over_time import (
@@ -23,6 +23,7 @@ from figures.routing_over_time import (
     over_training,
     phases_of,
 )
+from figures.triangle import TERNARY_POINTS, ternary
 from inspection.aggregate import MEASURES
 from inspection.digest import Digest
 from inspection.queries import Filter, histogram, means, sample
@@ -38,6 +39,7 @@ from plc_core.analysis import audit
 from plc_core.analysis.audit import STATES
 from plc_core.analysis.noise import NoiseRate
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 SECTIONS = ("As logged", "Other settings")
 
@@ -93,16 +95,16 @@ SHADOW_MASS = Guide(
     "Anything about this run's training: the routing did not touch its loss.",
 )
 PHASE = Guide(
-    "Mean correction weight in each fifth of training; above it the fifth's share of all "
-    "correction. The paper reports 1.9 % in the first fifth.",
+    "How much of all correction weight w each fifth of the training steps gave; hover a bar for "
+    "the mean w there. The paper reports 1.9 % in the first fifth.",
     "Little in the first fifth, most at the end.",
     "That correcting late is right, only that it happened late.",
 )
 
 
 SHADOW_PHASE = Guide(
-    "The mean weight that PLC-DPO would have given in each fifth of training; above it the fifth's "
-    "share. Hatched: it was logged, not applied.",
+    "How much of all weight w that PLC-DPO would have given fell in each fifth of the training "
+    "steps. Hatched: it was logged, not applied.",
     PHASE.healthy,
     "Anything about this run's training: nothing was corrected.",
 )
@@ -150,9 +152,13 @@ def _summary(run: Run, found: Digest, mean: dict[str, float]) -> None:
             st.badge("Shadow routing", icon=":material/visibility:", color="gray")
             st.caption(plain(shadow_note(run)), width="content")
     cells = {"loss that would be reversed" if shadow else "loss taken reversed": f"{reversed_:.2%}"}
-    noise = noise_of(run.path)
-    if records_noise(run.path):
-        cells["reversed labels, estimate"] = noise.short if noise else "not known yet"
+    noise = None
+    try:
+        noise = noise_of(run)
+        if records_noise(run):
+            cells["reversed labels, estimate"] = noise.short if noise else "not known yet"
+    except RunError as error:  # the other numbers need no metrics
+        st.warning(f"The estimate of reversed labels cannot be read. {plain(str(error))}")
     cells |= {f"mean q_{state}": f"{mean[f'q_{state}']:.3f}" for state in STATES}
     cells["pairs visited"] = f"{int(mean['visited']):,} of {found.size:,}"
     cells["visits"] = f"{found.visits:,}"
@@ -171,10 +177,10 @@ def shadow_note(run: Run) -> str:
     """What a run did instead of correcting, whose routing is a shadow."""
     objective = str(config_of(run).get("objective", "?"))
     if objective == "plc":
-        return "This run only takes weight from pairs: no label was reversed and no tie made."
+        return "This run only takes weight from pairs: it reverses no label and makes no tie."
     return (
-        f"This run trained with {objective}, which reverses nothing: the routing was logged beside "
-        "the loss, and w is the weight that PLC-DPO would have given."
+        f"Trained with {objective.upper()}, which reverses nothing: these are the weights that "
+        "PLC-DPO would have given."
     )
 
 
@@ -238,7 +244,7 @@ def _figures(
     curve = recipe_curve(config)
     names = ["oracle_state", "flipped", "injected_tie"]
     names += ["pair_id", "z", "q_clean", "q_flip", "q_tie", "mean_z", "sd_z", "visits", "last_step"]
-    points = sample(_found, Filter(), names, MAP_POINTS)
+    points = sample(_found, Filter(), names, SAMPLED)
     edges = np.linspace(-4, 4, 65)
     cells = {}
     for measure in MEASURES:
@@ -252,9 +258,9 @@ def _figures(
         strip = z_strip(points, _groups(points), curve, _found.size)
     return {
         "strip": strip,
-        "map": cartography(points, _found.size),
+        "map": cartography(points.head(MAP_POINTS), _found.size),
         "recipe_map": recipe_map(
-            curve, edges, histogram(_found, "z", Filter(), edges), points.head(400)
+            curve, edges, histogram(_found, "z", Filter(), edges), points.head(RECIPE_POINTS)
         ),
         "over_training": over_training(cells, shadow),
         "mass": cumulative_mass(steps, shadow),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart, heading, page_title
-from figures.overlay import GROUPS
+from figures.overlay import GROUPS, losses_apart
 from health import damage
-from inspection.step_metrics import last_tenth, noise_of
+from inspection.step_metrics import noise_of
 from listing import (
     ANALYSIS,
     AUDIT,
@@ -26,36 +25,46 @@ from marking import plain
 from provenance import provenance
 from reading import LIVE, metrics, open_training, read_ahead, runs_root, shown_errors
 from rerun_box import command
-from run_list import filtered, how_many, live, report_file, reports, run_table, runs_csv
+from run_list import (
+    filtered,
+    how_many,
+    live,
+    report_button,
+    reports,
+    run_table,
+    runs_csv,
+    unread_results,
+)
 from run_loading import curves
 from selection import chosen_runs
 from state import TEXT, kept
 
-from plc_core.files import RunError
+from plc_core.analysis.curves import in_words, last_tenth
 from plc_core.runs.listing import RunSummary
+from plc_core.storage.files import RunError
 
 SECTIONS = ("Curves", "Numbers", "Provenance", "Run again")
 FINAL = (
-    *("loss", "margin_mean", "accuracy", "q_clean", "q_flip", "q_tie", "weight_mean"),
+    *("accuracy", "margin_mean", "loss", "q_clean", "q_flip", "q_tie", "weight_mean"),
     *("ema_std", "pairs_per_second"),
 )
 NOISE = "reversed labels, 1st epoch"
-LOSS = (
-    "Losses of different objectives are different quantities and are not comparable; margins "
-    "(at one β) and q are."
+NOT_COMPARABLE = (
+    "Losses of different objectives are different quantities: each objective has a panel of its "
+    "own. Accuracies compare, and so do q and, at one β, margins."
 )
 NUMBERS = Guide(
     "Means over steps, each of them a mean over its pairs. Δ: minus the baseline, over the same "
     f"steps. “{NOISE}”: the estimated share of reversed labels with its 95 % interval, "
     "at the end of the first epoch, as later the policy remembers its labels.",
     "A Δ of more than two standard errors.",
-    "Steps are taken as independent, and one run is one seed.",
+    "What another seed would give: steps are taken as independent, and a run is one seed.",
 )
 GUIDES = {
-    "Loss and margin": Guide(
+    "Margin and loss": Guide(
         "Running means over a twentieth of the steps; faint: single steps. m is in β × nats. "
-        + LOSS,
-        "Loss falls, m rises and spreads. With noisy labels accuracy stays below 1.",
+        + NOT_COMPARABLE,
+        "m rises and spreads, and the loss falls. With noisy labels accuracy stays below 1.",
         "Whether the policy is better.",
     ),
     "Routing": Guide(
@@ -68,7 +77,7 @@ GUIDES = {
     "Rewards": Guide(
         "β × log-ratio to the reference of chosen and rejected answers, mean of a step.",
         "Chosen lies above rejected. Both may fall below 0: what counts is the margin.",
-        "Whether answers got better: falling rewards of both sides are common and no fault.",
+        "Whether answers got better: falling rewards of both sides are common, and not a fault.",
     ),
     "Calibration": Guide(
         "The running mean and deviation that z is measured with; whether the deviation is at its "
@@ -122,6 +131,9 @@ def page() -> None:
 def _selected(root: Path, chosen: Sequence[RunSummary]) -> None:
     for run in chosen:
         _remark(run)
+    with st.container(horizontal=True):
+        for run in (run for run in chosen if report_of(run)):
+            report_button(run, f"Report of {plain(run.name)}", "chosen")
     readable = [run for run in chosen if run.problem is None and run.kind not in WITHOUT_VISITS]
     if not readable:
         return
@@ -167,9 +179,7 @@ def _remark(run: RunSummary) -> None:
         else:
             what = "an analysis" if run.kind == ANALYSIS else f"of the kind {plain(run.kind)}"
             st.info(f"{name} is {what}, not a run on pairs.")
-        if report_of(run):
-            report_file(run, "chosen")
-    remark = damage(run)
+    remark = damage(run) or unread_results(run)
     if run.problem or run.reason:
         remark = run.problem or f"{run.state}: {run.reason}"
     if not remark:
@@ -206,15 +216,25 @@ def _curves(names: Sequence[str], baseline: str) -> None:
         label_visibility="collapsed",
     )
     group = picked or groups[0]
-    figure = curves(found, GROUPS[group], baseline or None)
+    tables, drawn = losses_apart(found, _objectives(found), GROUPS[group])
+    if len(drawn) > len(GROUPS[group]):
+        st.caption("Losses of different objectives are not comparable: each has its own panel.")
+    figure = curves(tables, drawn, baseline or None)
     chart(group, figure, GUIDES[group], key="training_curves")
 
 
+def _objectives(names: Iterable[str]) -> dict[str, str]:
+    """The objective of each run, whose loss is another quantity than that of another objective."""
+    configs = {run.name: run.config for run in listed(runs_root())}
+    return {name: str(configs.get(name, {}).get("objective", "?")) for name in names}
+
+
 def _numbers(names: Sequence[str], baseline: str) -> None:
-    tables = _tables(names)
-    if not tables:
+    found = _tables(names)
+    if not found:
         return
-    numbers = last_tenth(tables, FINAL, baseline or None)
+    tables, columns = losses_apart(found, _objectives(found), FINAL)
+    numbers = last_tenth(tables, columns, baseline or None)
     table = numbers.reindex(columns=["run", "step"])
     for name in (n for n in map(str, numbers) if n not in table and not n.startswith("±")):
         table[name] = [
@@ -227,20 +247,10 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
     st.dataframe(table, key="final_values", hide_index=True, height="content", placeholder="–")
 
 
-def in_words(mean: float, error: float) -> str | None:
-    """A mean ± its standard error, to the digits that the error leaves; None without a mean."""
-    if not math.isfinite(mean):
-        return None
-    if not math.isfinite(error) or error <= 0:
-        return f"{mean:.4g}"
-    digits = max(0, 1 - math.floor(math.log10(error)))
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
 def _noise(name: str) -> str | None:
     """A run's estimated share of reversed labels, in short; None where it has none."""
     with shown_errors(name):
-        found = noise_of(open_training(runs_root(), name).path)
+        found = noise_of(open_training(runs_root(), name))
         return found.short if found else None
     return None
 
@@ -250,7 +260,7 @@ def _again(root: Path, runs: Sequence[RunSummary]) -> None:
         said = command(root, run.name, run.kind, run.config)
         st.markdown(f"**{plain(run.name)}**")
         if said is None:
-            st.caption("It is not known how this run was made.")
+            st.caption("How this run was made is not recorded.")
             continue
         st.code(said, language="bash", wrap_lines=True)
     st.caption(

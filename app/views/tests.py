@@ -66,7 +66,7 @@ def _compare(found: Digest, saved: Mapping[str, Filter]) -> None:
     first, second, third = st.columns([0.36, 0.24, 0.24], vertical_alignment="bottom")[:3]
     default = [m for m in ("q_flip", "q_tie", "|margin|") if m in measures] or measures[:1]
     picked = first.multiselect(
-        "Measures, one family",
+        "Measures, tested together",
         measures,
         key=kept("measures", default, TEXTS, measures),
         format_func=label,
@@ -122,17 +122,17 @@ def _shown(result: Bench) -> pd.DataFrame:
         rows.append(
             {
                 "measure": label(row.measure),
-                "n A": f"{test.n_a:,}",
-                "n B": f"{test.n_b:,}",
-                "NaN": f"{test.nan_a + test.nan_b:,}",
-                "U": f"{test.U:,.1f}",
-                "p": format_p(test.p, test.log10_p).removeprefix("p = "),
-                "p, Holm": format_p(row.adjusted).removeprefix("p = "),
-                "rank-biserial r": f"{test.rank_biserial:+.3f}",
                 "AUROC": f"{test.auroc:.3f}",
                 "95 %": f"{test.auroc_low:.3f} to {test.auroc_high:.3f}"
                 if np.isfinite(test.auroc_low)
                 else "n/a",
+                "p, Holm": format_p(row.adjusted).removeprefix("p = "),
+                "p": format_p(test.p, test.log10_p).removeprefix("p = "),
+                "rank-biserial r": f"{test.rank_biserial:+.3f}",
+                "n A": f"{test.n_a:,}",
+                "n B": f"{test.n_b:,}",
+                "NaN": f"{test.nan_a + test.nan_b:,}",
+                "U": f"{test.U:,.1f}",
             }
         )
     return pd.DataFrame(rows)

@@ -58,7 +58,7 @@ EXACT = Guide(
 
 def page() -> None:
     """Draw the page."""
-    chosen = head("Ties", "Does the tie state pick the pairs that prefer nothing?")
+    chosen = head("Ties", "Does q_tie find the pairs in which neither answer is better?")
     if chosen is None:
         return
     root, name = chosen

@@ -4,50 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import streamlit as st
 from inspection.digest import Digest
-from inspection.judged_answers import (
-    judged,
-    judgement_files,
-    kl_by_run,
-    nearest_dpo,
-    prompt_set,
-)
-from inspection.step_metrics import noise_of
 from inspection.verdicts import (
     CALIBRATED,
     NOISY,
     Answer,
-    beats_dpo,
     is_probability,
-    noisy,
     ranks_better,
     separates_ties,
 )
-from listing import listed, training_runs
+from like_runs import against_dpo, noise
 from marking import literal
-from reading import audit_tables, config_of, open_training, read_digest, shown_errors
+from reading import audit_tables, open_training, read_digest, shown_errors
 from selection import head
-
-from plc_core.evaluation.results import is_matched
-from plc_core.evaluation.win_rate import JoinError
-from plc_core.runs import Run
-from plc_core.runs.listing import RunSummary
 
 MOST_PAIRS = 100_000
 """Of more pairs so many are drawn by chance: their intervals are narrow enough."""
-
-SAME = ("data", "num_pairs", "seed", "model", "flip_rate", "flips", "tie_rate", "annotator")
-"""Parameters that a KL control shares: it starts from the same model and pairs."""
 
 STYLE = """<style>
 .v-said {font-weight: 600; font-size: 1.3rem; line-height: 1.2}
 .v-said::before {content: ""; display: inline-block; width: .75rem; height: .75rem;
   margin-right: .45rem; border-radius: 50%; border: 2px solid; vertical-align: -.05rem}
 .v-said.yes::before {background: currentColor}
-.v-said.unknown {font-weight: 400; opacity: .8}
+.v-said:is(.undecided, .unknown) {font-weight: 400; opacity: .8}
+.v-said.undecided::before {background: linear-gradient(90deg, currentColor 50%, transparent 50%)}
 .v-said.unknown::before {border-style: dotted}
 .v-gauge {position: relative; height: 2.3rem; margin: .3rem .6rem 0}
 .v-gauge > * {position: absolute}
@@ -62,12 +44,16 @@ STYLE = """<style>
 .v-number {margin-right: .6rem; font-size: 1.25rem; font-weight: 600;
   font-variant-numeric: tabular-nums}
 .v-of {opacity: .75; font-size: .85rem; overflow-wrap: anywhere}
+.v-beside {opacity: .75; font-size: .8rem; margin-top: .3rem}
 </style>"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, where its evidence is, and how its number and bound are drawn and written."""
+    """A question, where its evidence is, and how its number and bound are drawn and written.
+
+    `words` are its answers by what `Answer.said` names them, where those do not say enough.
+    """
 
     text: str
     page: str
@@ -80,51 +66,64 @@ class Question:
     side: str = "yes"
 
 
+NOT_KNOWN = {"unknown": "not known"}
+NOT_SHOWN = NOT_KNOWN | {"undecided": "not shown"}
+
 QUESTIONS = (
     Question(
         "Beats DPO at equal KL?",
         "views/wins.py",
-        "The share of prompts won against the plain DPO run whose KL to the reference is within a "
-        "tenth, ties one half; greedy and sampled answers weigh alike. One training seed.",
+        "The win rate against the plain DPO run whose KL to the reference is within a "
+        "tenth of this run's. A tie counts one half; greedy and sampled answers weigh alike. It "
+        "is of one training seed.",
         (0.3, 0.7),
         percent=True,
         bound=": even",
+        words=NOT_SHOWN,
     ),
     Question(
-        "q_flip better than margin and length?",
+        "Does q_flip beat margin and length?",
         "views/corruption.py",
-        "AUROC for reversed labels, at each pair's last visit, minus that of the stronger rival: "
-        "the margin alone, or the answers' lengths. DeLong's interval for correlated areas.",
+        "How well q_flip ranks reversed labels first (AUROC, at each pair's last visit), minus "
+        "the same of the stronger rival: the margin alone, or the answers' lengths alone. The "
+        "stronger rival decides. DeLong's interval for correlated areas.",
         (-0.1, 0.1),
         sign="+",
         bound=": no better",
+        words=NOT_SHOWN,
     ),
     Question(
         "Is q a probability?",
         "views/corruption.py",
-        f"Yes where q_flip is off by less than {CALIBRATED:.0%} on average (ECE, ten bins, "
-        "bootstrap over pairs). The method does not promise it.",
+        f"Yes if q_flip differs from the share of reversed labels by less than {CALIBRATED:.0%} "
+        "on average (ECE, ten bins, bootstrap over pairs). The method does not promise it.",
         (0.0, 0.4),
         percent=True,
+        words=NOT_SHOWN,
     ),
     Question(
-        "Do ties separate?",
+        "Does q_tie find ties?",
         "views/ties.py",
-        "AUROC of q_tie for ties, against clean and against reversed pairs; the weaker is shown. "
-        "0.5 is guessing.",
+        "How well q_tie ranks ties above other pairs (AUROC): above clean and above reversed "
+        "ones, whichever is worse. 0.5 is guessing.",
         (0.2, 0.8),
         bound=": guessing",
+        words=NOT_SHOWN,
     ),
     Question(
         "How noisy are the data?",
         "views/routing.py",
-        "The run's own estimate of reversed labels, read from the margins of its first epoch.",
+        "The share of reversed labels, as this run estimates it from the margins of its first "
+        "epoch. Other runs on the same pairs have other margins, so their estimates differ, though "
+        "the true share is one: trust what their intervals have in common. A label audit asks more "
+        "evidence.",
         (0.0, 0.5),
         percent=True,
-        words={
+        words=NOT_KNOWN
+        | {
             "yes": f"above {100 * NOISY:.0f} %",
             "no": f"at most {100 * NOISY:.0f} %",
-            "unknown": f"unknown whether above {100 * NOISY:.0f} %",
+            "undecided": f"may be above {100 * NOISY:.0f} %",
         },
         side="above",
     ),
@@ -133,7 +132,7 @@ QUESTIONS = (
 
 def page() -> None:
     """Draw the page."""
-    chosen = head("Verdict", "What does this run show, and what does it not?")
+    chosen = head("Verdict")
     if chosen is None:
         return
     root, name = chosen
@@ -142,14 +141,14 @@ def page() -> None:
         run = open_training(root, name)
         places = [st.container(border=True) for _ in QUESTIONS]
         # First what needs no visit: those of a large run may take a minute to be read.
-        _draw(places[4], QUESTIONS[4], lambda: noisy(noise_of(run.path)), name)
-        _draw(places[0], QUESTIONS[0], lambda: _against_dpo(root, run), name)
+        _draw(places[4], QUESTIONS[4], lambda: noise(root, run), name)
+        _draw(places[0], QUESTIONS[0], lambda: against_dpo(root, run), name)
         found = read_digest(run)
         answers = _of_pairs(str(found.folder), found)
         for place, question, answer in zip(places[1:4], QUESTIONS[1:4], answers, strict=True):
             _show(place, question, answer, name)
         if found.size > MOST_PAIRS:
-            st.caption(f"Of {found.size:,} pairs {MOST_PAIRS:,} were drawn by chance.")
+            st.caption(f"Measured on {MOST_PAIRS:,} of {found.size:,} pairs, drawn at random.")
 
 
 def _draw(
@@ -170,7 +169,8 @@ def _show(
         left.markdown(f"**{question.text}**".replace("_", r"\_"), help=question.help)
         said = question.words.get(found.said, found.said)
         left.html(f'<span class="v-said {found.said}">{said}</span>')
-        middle.html(_number(question, found) + _gauge(question, found))
+        beside = f'<div class="v-beside">{literal(found.beside)}</div>' if found.beside else ""
+        middle.html(_number(question, found) + _gauge(question, found) + beside)
         right.page_link(question.page, label="Evidence", query_params={"run": name},
                         icon=":material/arrow_forward:")  # fmt: skip
 
@@ -225,52 +225,6 @@ def _of_pairs(folder: str, _found: Digest) -> Sequence[Answer]:
         return [Answer("no pair has been visited yet")] * 3
     visits, pairs = audit_tables(_found, names=True, most=MOST_PAIRS)
     return [measure(visits, pairs) for measure in (ranks_better, is_probability, separates_ties)]
-
-
-def _against_dpo(root: Path, run: Run) -> Answer:
-    """The run against its KL control among the runs of the same pairs and prompts."""
-    if config_of(run).get("objective", "plc") != "plc":
-        return Answer(f"this run trained with {config_of(run).get('objective')}: choose PLC-DPO's")
-    own = [name for name, kind in judgement_files(run).items() if kind == "scores"]
-    if not own:
-        return Answer("this run has no judged answers")
-    alike = [other.name for other in training_runs(listed(root)) if _is_like(other, run)]
-    said = Answer("no DPO run on these pairs answered the same prompts")
-    for name in own:
-        others = {run.name: run}
-        for other in alike:
-            with shown_errors(other):
-                opened = open_training(root, other)
-                if name in judgement_files(opened) and prompt_set(opened, name) == prompt_set(
-                    run, name
-                ):
-                    others[other] = opened
-        kls = kl_by_run(others, name)
-        objectives = {n: str(config_of(r).get("objective")) for n, r in others.items()}
-        near = nearest_dpo(kls, objectives, run.name)
-        if near is None:
-            continue
-        if not is_matched(kls[near].mean, kls[run.name].mean):
-            said = Answer(
-                f"no DPO run moved as far: {kls[run.name].mean:.2f} nats here, the nearest is "
-                f"{near} with {kls[near].mean:.2f}"
-            )
-            continue
-        table = judged({n: others[n] for n in (run.name, near)}, name)
-        try:
-            return beats_dpo(table, run.name, near)
-        except JoinError as error:
-            said = Answer(str(error))
-    return said
-
-
-def _is_like(other: RunSummary, run: Run) -> bool:
-    config = config_of(run)
-    return (
-        other.problem is None
-        and other.config.get("objective") == "dpo"
-        and all(other.config.get(name) == config.get(name) for name in SAME)
-    )
 
 
 page()

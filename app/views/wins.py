@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -20,24 +21,25 @@ from inspection.judged_answers import (
 from listing import listed, training_runs
 from marking import plain
 from published_box import published_box
-from reading import config_of, open_below, shown_errors
-from selection import chosen_runs, head
+from reading import open_below, shown_errors
+from selection import head
 from spreadsheet import csv_text
 from state import TEXT, TEXTS, kept, value_of
+from win_runs import control_of, data_of, objective_of, runs_at_first
 from win_table import LEGEND, counts, in_words, kl_control_table, win_words, with_baseline
 
 from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 WIN = Guide(
     "Each run's share of prompts won against the baseline, ties one half, with 95 % bootstrap "
     "intervals over prompts; the baseline is 50 % by definition.",
     "Intervals that clear 50 % in both decodings, and against a DPO run that moved as far (KL).",
-    "Why it wins: a method that moves further from the start wins for that alone.",
+    "Why it wins: a method that moves further from the start can win by that alone.",
 )
 
 
@@ -78,7 +80,7 @@ def page() -> None:
         )
         return
     if of not in found:
-        st.info(f"The run {plain(of)} has no judged answers; others have, and are shown.")
+        st.info(f"No answers of the run {plain(of)} were judged; other runs are shown.")
     files = sorted({name for kinds in found.values() for name in kinds})
     own = sorted(found.get(of, {})) or files
     left, middle, right = st.columns([0.26, 0.5, 0.24])
@@ -101,7 +103,7 @@ def page() -> None:
     else:
         key = next(iter(sets))
     prompts, having = sets[key]
-    like = _like(root, of, having)
+    like = runs_at_first(root, of, having, name)
     with middle:
         picked = st.multiselect(
             "Runs that answered the same prompts", having, key=kept("won_by", like, TEXTS, having)
@@ -120,7 +122,7 @@ def page() -> None:
             _verdicts(opened, name)
         else:
             _scores(opened, name, right, of)
-    published_box({_objective(opened, run_name) for run_name in opened})
+    published_box({objective_of(opened, run_name) for run_name in opened})
 
 
 def _sets(root: Path, runs: list[str], name: str) -> dict[str, tuple[PromptSet, list[str]]]:
@@ -139,49 +141,22 @@ def _prompt_set(path: str, changed: int, _run: Run, name: str) -> PromptSet:
     return prompt_set(_run, name)
 
 
-def _like(root: Path, of: str, having: list[str]) -> list[str]:
-    """The runs shown at first: the one of the address, then chosen ones, then of its data."""
-    picked = [run for run in chosen_runs(root) if run in having]
-    if of not in having:
-        return picked if len(picked) > 1 else having[:6]
-    picked, data = list(dict.fromkeys([of, *picked])), None
-    with shown_errors(of):
-        data = _data_of(open_below(root, of))
-    for run in having:
-        if data is not None and len(picked) < 6 and run not in picked:
-            with shown_errors(run):
-                if _data_of(open_below(root, run)) == data:
-                    picked.append(run)
-    return picked
-
-
 def _said_of(prompts: PromptSet, key: str, opened: Mapping[str, Run], others: int) -> None:
     """Over which prompts the numbers are, and whether the runs were trained on one data set."""
-    said = f"{prompts.prompts:,} prompts (set {key})."
+    said = f"{prompts.prompts:,} prompts (set {key})"
     if others:
-        are = "1 run that answered others is" if others == 1 else f"{others} runs that did not are"
-        said += f" {are} left out: choose another set."
+        runs = "1 run" if others == 1 else f"{others} runs"
+        said += f"; {runs} answered other prompts"
     st.caption(said)
     data: dict[str, list[str]] = {}
     for name, run in opened.items():
-        data.setdefault(_data_of(run), []).append(name)
+        data.setdefault(data_of(run), []).append(name)
     if len(data) > 1:
         parts = "; ".join(f"{where}: {', '.join(names)}" for where, names in data.items())
         st.warning(
-            "These runs were trained on different data, so a difference between them may be that "
-            f"of the data. {plain(parts)}."
+            "These runs were trained on different data, so a difference between them may come from "
+            f"the data. {plain(parts)}."
         )
-
-
-def _data_of(run: Run) -> str:
-    """The training data of a run in a few words: source, fingerprint, share reversed."""
-    data = run.info.get("data")
-    data = data if isinstance(data, dict) else {}
-    config = config_of(run)
-    source = data.get("source") or config.get("data") or "unknown data"
-    rate = config.get("flip_rate")
-    reversed_ = f", {rate:.0%} reversed" if isinstance(rate, float) else ""
-    return f"{source} {data.get('fingerprint') or ''}".strip() + reversed_
 
 
 def _found(root: Path) -> dict[str, dict[str, str]]:
@@ -202,10 +177,16 @@ def _scores(
 ) -> None:
     table = judged(opened, name)
     methods = list(dict.fromkeys(table["method"]))
-    plain_dpo = [m for m in methods if _objective(opened, m) == "dpo"]
+    plain_dpo = [m for m in methods if objective_of(opened, m) == "dpo"]
     pinned = value_of("baseline")
-    first = pinned if pinned in methods else (plain_dpo or methods)[-1]
-    baseline = place.selectbox("Baseline", methods, key=kept("against", first, TEXT, methods))
+    first = pinned if pinned in methods else control_of(opened, name, of)
+    first = first if first in methods else (plain_dpo or methods)[-1]
+    baseline = place.selectbox(
+        "Baseline",
+        methods,
+        key=kept("against", first, TEXT, methods),
+        help="At first the plain DPO run that moved as far (KL) as PLC-DPO, where there is one.",
+    )
     try:
         cells = win_rate_cells(table, baseline, ("benchmark", "decoding"), incomplete="common")
     except JoinError as error:
@@ -221,7 +202,9 @@ def _scores(
     with right, st.container(border=True, height="stretch"):
         heading(f"Win rate against {plain(baseline)}, %", TABLE)
         shown = in_words(cells, baseline)
-        st.dataframe(shown, key="win_table", hide_index=True, height="content")
+        st.dataframe(
+            shown, key="win_table", hide_index=True, height="content", column_config=_narrow(shown)
+        )
         for note in made.notes:
             st.text(note)
         _controls(opened, table, name)
@@ -236,7 +219,7 @@ def _scores(
 
 def _controls(opened: Mapping[str, Run], table: pd.DataFrame, name: str) -> None:
     """PLC-DPO against plain DPO that moved as far: what is left of its win rate beyond moving."""
-    objectives = {run: _objective(opened, run) for run in opened}
+    objectives = {run: objective_of(opened, run) for run in opened}
     try:
         controls = kl_control_table(opened, objectives, table, name)
     except JoinError as error:
@@ -245,7 +228,21 @@ def _controls(opened: Mapping[str, Run], table: pd.DataFrame, name: str) -> None
     if controls.empty:
         return
     heading("PLC-DPO against its KL control, %", KL_CONTROL)
-    st.dataframe(controls, key="kl_controls", hide_index=True, height="content", placeholder="–")
+    st.dataframe(
+        controls,
+        key="kl_controls",
+        hide_index=True,
+        height="content",
+        placeholder="–",
+        column_config=_narrow(controls),
+    )
+
+
+def _narrow(table: pd.DataFrame) -> dict[str, Any]:
+    """Columns so narrow that a phone shows the method and both its intervals."""
+    text = st.column_config.TextColumn
+    widths = {"method": text(width=85, pinned=True), "KL control": text(width=190)}
+    return {name: widths.get(name, text(width=122)) for name in map(str, table)}
 
 
 def _verdicts(opened: Mapping[str, Run], name: str) -> None:
@@ -274,10 +271,6 @@ def _verdicts(opened: Mapping[str, Run], name: str) -> None:
     said = said[["method", "decoding", "n", "win rate, %"]]
     st.dataframe(said, key="verdict_cells", hide_index=True, height="content")
     st.caption(LEGEND)
-
-
-def _objective(opened: Mapping[str, Run], name: str) -> str:
-    return str(config_of(opened[name]).get("objective")) if name in opened else ""
 
 
 page()

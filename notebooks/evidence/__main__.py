@@ -14,7 +14,7 @@ import pandas as pd
 from notebooks.evidence.claims import claims_table
 from notebooks.evidence.estimates import read_study
 from plc_core.environment import plain_streams
-from plc_core.files import RunError, replacing
+from plc_core.storage.files import RunError, replacing
 
 _BEGIN, _END = "<!-- evidence: begin -->", "<!-- evidence: end -->"
 
@@ -27,6 +27,7 @@ def markdown(table: pd.DataFrame) -> str:
         "paper": "paper",
         "world": "world",
         "model": "SmolLM2-135M",
+        "larger": "Qwen 1.5B",
         "over": "over plain DPO's shadow routing",
         "verdict": "verdict on SmolLM2",
     }
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     given = parser.parse_args(arguments)
     try:
-        text = markdown(claims_table(read_study("smollm2"), read_study("world")))
+        text = markdown(claims_table(*map(read_study, ("smollm2", "world", "qwen"))))
         if given.write is not None:
             put(text, given.write)
     except RunError as error:

@@ -103,11 +103,12 @@ def verdict(claim: Claim, found: Estimate | None) -> str:
     return f"{word}, of these pairs" if within else word
 
 
-def claims_table(model: Study, world: Study) -> pd.DataFrame:
-    """Columns: claim, read, paper, world, model, shadow, over, verdict; 95 % intervals, as text.
+def claims_table(model: Study, world: Study, larger: Study) -> pd.DataFrame:
+    """Columns: claim, read, paper, world, model, larger, shadow, over, verdict; 95 % intervals, as
+    text.
 
-    The verdict is on the real model; `shadow` is the same number of plain DPO's routing there, and
-    `over` by how much PLC-DPO's is above it in the same data and seeds.
+    The verdict is on `model`; `shadow` is the same number of plain DPO's routing there, and `over`
+    by how much PLC-DPO's is above it in the same data and seeds.
     """
     rows = []
     for claim in CLAIMS:
@@ -118,6 +119,7 @@ def claims_table(model: Study, world: Study) -> pd.DataFrame:
             "paper": claim.paper,
             "world": _shown(claim, claim.values(world, METHOD)),
             "model": _shown(claim, values),
+            "larger": _shown(claim, claim.values(larger, METHOD)),
             "shadow": "–",
             "over": "–",
             "verdict": verdict(claim, over_seeds(values)),

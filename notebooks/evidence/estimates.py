@@ -11,7 +11,7 @@ import pandas as pd
 
 from notebooks.evidence.result_files import FILES, read_results
 from plc_core.analysis.statistics import mean_interval
-from plc_core.files import resource
+from plc_core.storage.paths import resource
 
 BASELINE, METHOD = "dpo", "plc-aggressive"
 FRESH = "fresh"

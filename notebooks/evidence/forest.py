@@ -1,8 +1,9 @@
-"""The paper's claims at a glance: its numbers beside the study's intervals, and how many hold."""
+"""The paper's claims at a glance: its numbers beside the studies' intervals, how many hold."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -12,14 +13,17 @@ from notebooks.evidence.claims import CLAIMS, Claim
 from notebooks.evidence.estimates import FEWEST, METHOD, Estimate, Study, over_seeds
 from plc_core.analysis.figures.style import INK, empty, finish, whiskers
 
-LOOKS = {
-    "yes": ("circle", "#332288"),
-    "no": ("x", "#882255"),
-    "unknown": ("circle-open-dot", INK),
-    "by construction": ("square-open", INK),
+COLOURS = {
+    "yes": "#332288",
+    "no": "#882255",
+    "unknown": INK,
+    "by construction": "#888888",
 }
-"""Symbol and colour of the verdict on an effect: of Tol's colour-blind safe ones two that no state
-and no run has."""
+"""Of the verdict on an effect: of Tol's colour-blind safe ones two that no state and no run has."""
+SYMBOLS = ("circle", "square", "triangle-up")
+"""Of the studies, in their order."""
+_SPREAD = 0.56
+"""Of the studies of one claim, in rows."""
 
 
 def effect(claim: Claim, found: Estimate) -> str:
@@ -36,77 +40,71 @@ def effect(claim: Claim, found: Estimate) -> str:
     return "yes" if above == claim.above else "no"
 
 
-def forest_table(model: Study) -> pd.DataFrame:
-    """The claims that the paper makes, one row each, in the units that they are shown in.
+def forest_table(studies: Mapping[str, Study]) -> pd.DataFrame:
+    """The paper's claims, a row a claim and study, in the units that they are shown in.
 
-    Columns: claim, unit, value, low, high, threshold, paper (its number, NaN without one), effect
-    (see `effect`), excluded (whether the paper's number lies outside the interval).
+    Columns: claim, study (its name in `studies`), unit, value, low, high, threshold, paper (its
+    number, NaN without one), effect (see `effect`), excluded (whether the paper's number lies
+    outside the interval).
     """
     rows = []
     for claim in CLAIMS:
-        found = over_seeds(claim.values(model, METHOD))
-        if claim.paper in ("–", "not measured") or found is None:
+        if claim.paper in ("–", "not measured"):
             continue
-        value, low, high = (claim.scale * x for x in (found.value, found.low, found.high))
-        paper = math.nan if claim.published is None else claim.published
-        rows.append(
-            {"claim": claim.text, "unit": _unit(claim), "value": value, "low": low, "high": high}
-            | {"threshold": claim.scale * claim.threshold, "paper": paper}
-            | {"effect": effect(claim, found), "excluded": not low <= paper <= high}
-        )
+        for name, study in studies.items():
+            if (found := over_seeds(claim.values(study, METHOD))) is None:
+                continue
+            value, low, high = (claim.scale * x for x in (found.value, found.low, found.high))
+            paper = math.nan if claim.published is None else claim.published
+            rows.append(
+                {"claim": claim.text, "study": name, "unit": _unit(claim), "value": value}
+                | {"low": low, "high": high, "threshold": claim.scale * claim.threshold}
+                | {"paper": paper, "effect": effect(claim, found)}
+                | {"excluded": not low <= paper <= high}
+            )
     table = pd.DataFrame(rows, columns=list(_COLUMNS))
     return table.assign(excluded=table["excluded"] & table["paper"].notna() & table["low"].notna())
 
 
-def tally(table: pd.DataFrame) -> str:
-    """How many effects are there, and how many of the paper's sizes are excluded, in a sentence."""
-    counts = table.loc[table["effect"] != "by construction", "effect"].value_counts()
-    yes, no, unknown = (int(counts.get(name, 0)) for name in ("yes", "no", "unknown"))
-    known = table[table["paper"].notna() & table["low"].notna()]
-    outside = int(known["excluded"].sum())
-    return (
-        f"Of {yes + no + unknown} effects that the paper claims, {yes} are there, {no} are not and "
-        f"{unknown} are unknown; of {len(known)} sizes that it prints, {outside} lie outside our "
-        "interval."
-    )
+def tally(table: pd.DataFrame) -> list[str]:
+    """A sentence a study: how many effects are found, how many of the paper's sizes excluded."""
+    said = []
+    for name, own in table.groupby("study", sort=False):
+        counts = own.loc[own["effect"] != "by construction", "effect"].value_counts()
+        yes, no, unknown = (int(counts.get(word, 0)) for word in ("yes", "no", "unknown"))
+        known = own[own["paper"].notna() & own["low"].notna()]
+        said.append(
+            f"{name}: of {yes + no + unknown} effects that the paper claims, {yes} are found, {no} "
+            f"are absent or reversed and {unknown} are unknown; {int(known['excluded'].sum())} of "
+            f"{len(known)} printed sizes lie outside our interval."
+        )
+    return said
 
 
 def forest(table: pd.DataFrame) -> go.Figure:
-    """The study's intervals with the paper's numbers, a panel a unit, a row a claim.
+    """The studies' intervals with the paper's numbers, a panel a unit, a row a claim.
 
     `table` is that of `forest_table`. Dotted: no effect.
     """
     if table.empty:
         return empty("The study has no results yet.", 200)
     units = list(table["unit"].unique())
-    sizes = [int((table["unit"] == unit).sum()) for unit in units]
+    claims = {unit: list(table.loc[table["unit"] == unit, "claim"].unique()) for unit in units}
     figure = make_subplots(
-        rows=len(units), cols=1, row_heights=sizes, vertical_spacing=0.1, subplot_titles=units
+        rows=len(units),
+        cols=1,
+        row_heights=[len(own) for own in claims.values()],
+        vertical_spacing=0.07,
+        subplot_titles=units,
     )
-    shown: set[str] = set()
     for row, unit in enumerate(units, start=1):
         own = table[table["unit"] == unit]
-        for said, part in own.groupby("effect", sort=False):
-            symbol, colour = LOOKS[str(said)]
-            figure.add_scatter(
-                x=part["value"],
-                y=part["claim"],
-                name=f"effect: {said}",
-                legendgroup=str(said),
-                showlegend=said not in shown,
-                mode="markers",
-                marker={"symbol": symbol, "size": 11, "color": colour},
-                error_x=whiskers(part["value"], part["low"], part["high"], colour),
-                customdata=part[["low", "high"]].to_numpy(),
-                hovertemplate="%{y}: %{x:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
-                "<extra></extra>",
-                row=row,
-                col=1,
-            )
-            shown.add(str(said))
+        places = own["claim"].map(claims[unit].index)
+        _draw_studies(figure, own.assign(place=places), list(table["study"].unique()), row)
+        papers = own.assign(place=places).drop_duplicates("claim")
         figure.add_scatter(
-            x=own["paper"],
-            y=own["claim"],
+            x=papers["paper"],
+            y=papers["place"],
             name="the paper",
             legendgroup="paper",
             showlegend=row == 1,
@@ -118,13 +116,57 @@ def forest(table: pd.DataFrame) -> go.Figure:
         )
         for threshold in own["threshold"].unique():
             figure.add_vline(x=threshold, line={"color": INK, "dash": "dot"}, row=row, col=1)
-        figure.update_yaxes(categoryorder="array", categoryarray=own["claim"], row=row)
-    figure.update_yaxes(autorange="reversed", showgrid=False)
+        names = claims[unit]
+        figure.update_yaxes(
+            tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.5, -0.5],
+            showgrid=False, zeroline=False, row=row,
+        )  # fmt: skip
+    _explain(figure, table)
     figure.update_annotations(font_size=13)
-    return finish(figure, 150 + 34 * len(table) + 40 * len(units), margin_t=70, legend_y=1.06)
+    rows = sum(map(len, claims.values()))
+    height = 170 + rows * (20 + 14 * table["study"].nunique()) + 40 * len(units)
+    return finish(figure, height, margin_t=90, legend_y=1.04)
 
 
-_COLUMNS = ("claim", "unit", "value", "low", "high", "threshold", "paper", "effect", "excluded")
+def _draw_studies(figure: go.Figure, table: pd.DataFrame, studies: list[str], row: int) -> None:
+    for keys, part in table.groupby(["study", "effect"], sort=False):
+        name, said = map(str, keys)
+        number = studies.index(name)
+        shift = _SPREAD * (number / (len(studies) - 1) - 0.5) if len(studies) > 1 else 0.0
+        colour = COLOURS[said]
+        figure.add_scatter(
+            x=part["value"],
+            y=part["place"] + shift,
+            name=f"{name}, effect: {said}",
+            showlegend=False,
+            mode="markers",
+            marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 10, "color": colour},
+            error_x=whiskers(part["value"], part["low"], part["high"], colour),
+            customdata=part[["claim", "low", "high"]].to_numpy(),
+            hovertemplate=f"{name}, effect: {said}<br>"
+            "%{customdata[0]}: %{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]"
+            "<extra></extra>",
+            row=row,
+            col=1,
+        )
+
+
+def _explain(figure: go.Figure, table: pd.DataFrame) -> None:
+    """Entries of the legend: a symbol is a study, a colour a verdict."""
+    studies = {name: (SYMBOLS[number % len(SYMBOLS)], INK)
+               for number, name in enumerate(table["study"].unique())}  # fmt: skip
+    verdicts = {f"effect: {said}": ("line-ew", COLOURS[said])
+                for said in COLOURS if said in set(table["effect"])}  # fmt: skip
+    for name, (symbol, colour) in (studies | verdicts).items():
+        marker = {"symbol": symbol, "size": 10, "color": colour}
+        if symbol == "line-ew":
+            marker |= {"size": 14, "line": {"width": 4, "color": colour}}
+        figure.add_scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
+
+
+_COLUMNS = (
+    "claim", "study", "unit", "value", "low", "high", "threshold", "paper", "effect", "excluded",
+)  # fmt: skip
 
 
 def _unit(claim: Claim) -> str:

@@ -12,8 +12,9 @@ from notebooks.evidence.estimates import Estimate, Study, over_seeds
 from notebooks.evidence.estimates import read_study as read
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
 from plc_core.engine.config import Parameters
-from plc_core.files import RunError, project_path, resource
 from plc_core.runs import Run, create_run
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import project_path, resource
 
 LARGE = "Qwen2.5-7B"
 """The largest of the paper's models in its ablations."""
@@ -26,11 +27,14 @@ class EvidenceConfig(Parameters):
     runs_dir: str = "runs"
     results_dir: str = "data/results"  # holds one folder of CSV files a study
     model_study: str = "smollm2"  # the study of a real model, which the verdicts are on
+    larger_study: str = "qwen"  # of a larger real model, with some of the methods and rates
     world_study: str = "world"
 
 
-def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
-    """The report's folder, and the two studies; one that was not run is empty.
+def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study, Study]:
+    """The report's folder, and the studies of the model, the larger one and the world.
+
+    One that was not run is empty.
 
     Raises:
         RunError: where there are no results of the study that the verdicts are on.
@@ -44,9 +48,9 @@ def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study]:
         )
     info = {"kind": "analysis", "config": config.model_dump()}
     report = create_run(config.runs_folder, config.name, info)
-    names = (config.model_study, config.world_study)
-    model, world = (read(name, results / name) for name in names)
-    return report, model, world
+    names = (config.model_study, config.larger_study, config.world_study)
+    model, larger, world = (read(name, results / name) for name in names)
+    return report, model, larger, world
 
 
 def provenance_table(*studies: Study) -> pd.DataFrame:

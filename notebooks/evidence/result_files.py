@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 
 FILES = {"jobs": "jobs.csv", "measures": "measures.csv", "rewards": "rewards.csv.gz"}
 

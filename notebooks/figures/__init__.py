@@ -13,22 +13,19 @@ from notebooks.figures.methods import seed_dots, win_rate_against_kl, win_rate_d
 from notebooks.figures.objectives import objective_curves
 from notebooks.figures.pairs import length_differences
 from notebooks.figures.rewards import reward_against_kl
+from notebooks.figures.routing import correction_phases, direction_kept, disagreement
 from notebooks.figures.sensitivity import sweep_panels
 from notebooks.figures.stages import sft_curves
 from notebooks.figures.throughput import throughput_dots
+from notebooks.figures.true_states import reliability, state_confusion
 from notebooks.figures.win_rates import win_rate_radar, win_rates_by_dose
 from plc_core.analysis.figures import (
-    correction_phases,
-    direction_kept,
-    disagreement,
     dose_response,
     flip_distribution,
     flip_reliability,
     group_means,
     q_against_z,
-    reliability,
     routing_by_state,
-    state_confusion,
     tie_selectivity,
     training_curves,
 )

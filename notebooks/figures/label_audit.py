@@ -18,7 +18,7 @@ from plc_core.analysis.figures.style import (
     whiskers,
 )
 
-_MARGIN = {"l": 8, "r": 12, "t": 12, "b": 48}
+_MARGIN = {"l": 8, "r": 12, "t": 44, "b": 8}
 
 
 def p_flip_histogram(p_flip: NDArray[np.float64]) -> go.Figure:
@@ -36,9 +36,10 @@ def p_flip_histogram(p_flip: NDArray[np.float64]) -> go.Figure:
             hovertemplate="p_flip near %{x:.2f}: %{y:,} pairs<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="p_flip", range=[0, 1])
-    figure.update_yaxes(title_text="pairs", rangemode="tozero")
-    return finish(figure, 280, bargap=0.05, showlegend=False, margin=_MARGIN)
+    figure.update_xaxes(title_text="p_flip, the probability that a label is reversed", range=[0, 1])
+    figure.update_yaxes(title_text="pairs", rangemode="tozero", tickformat=",")
+    title = _title("How likely each label is to be reversed")
+    return finish(figure, 300, bargap=0.05, showlegend=False, margin=_MARGIN, title=title)
 
 
 def agreement(table: pd.DataFrame, rate: float | None) -> go.Figure:
@@ -64,10 +65,12 @@ def agreement(table: pd.DataFrame, rate: float | None) -> go.Figure:
     figure.add_hline(0.5, line={"color": INK, "width": 1, "dash": "dot"})
     if rate is not None:
         line = {"color": STATE_COLOURS["flip"], "width": 1, "dash": "dash"}
-        figure.add_hline(1 - rate, line=line, annotation_text="one minus the noise rate")
-    figure.update_xaxes(title_text="size of the evidence, |margin|", rangemode="tozero")
+        figure.add_hline(1 - rate, line=line, annotation_text="1 − noise rate",
+                         annotation_position="bottom right")  # fmt: skip
+    figure.update_xaxes(title_text="strength of the evidence, |margin|", rangemode="tozero")
     figure.update_yaxes(title_text="labels that agree", tickformat=".0%")
-    return finish(figure, 280, showlegend=False, margin=_MARGIN)
+    title = _title("Labels that agree with the evidence, by its strength")
+    return finish(figure, 300, showlegend=False, margin=_MARGIN, title=title)
 
 
 def precision_by_rank(
@@ -136,7 +139,7 @@ def gains(
     """Points of accuracy over each of `against`, a row a label, with intervals over seeds.
 
     Args:
-        table: of `studies.label_audit.gains_by_method` or `gains_side_by_side`.
+        table: of `studies.audit_gains.gains_by_method` or `gains_side_by_side`.
     """
     table = table[table["against"].isin(against)]
     if table.empty:
@@ -163,6 +166,10 @@ def gains(
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels[::-1], showgrid=False)
     figure.update_xaxes(title_text="points of held-out accuracy on clean labels")
     return finish(figure, 150 + 34 * len(labels), margin_t=72)
+
+
+def _title(text: str) -> dict[str, object]:
+    return {"text": text, "x": 0, "font": {"size": 14}}
 
 
 def _colour(number: int) -> str:

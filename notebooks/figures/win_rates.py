@@ -17,8 +17,8 @@ def win_rates_by_dose(table: pd.DataFrame, dose: str, title: str, control: str) 
     """Win rates in percent against a dose, one panel a decoding, with 95 % intervals.
 
     Args:
-        table: rows of `over_seeds.win_rates` with a column `dose` of numbers, one a method, dose
-            and decoding (`over_seeds.headline`).
+        table: rows of `seed_win_rates.win_rates` with a column `dose` of numbers, one a method,
+            dose and decoding (`seed_win_rates.headline`).
         title: what the dose is.
         control: the name of the KL control among the methods, drawn in grey dashes.
     """
@@ -67,7 +67,7 @@ def win_rate_radar(
 ) -> go.Figure:
     """Win rates of every benchmark around a circle, one panel a value of the column `panels`.
 
-    `table` has the rows of `over_seeds.win_rates` by benchmark; greedy and sampled are axes of
+    `table` has the rows of `seed_win_rates.win_rates` by benchmark; greedy and sampled are axes of
     their own. All axes have one scale, in percent, unlike the paper's, whose rings are stretched
     for each axis. The method called `control` is drawn in grey dashes. Figure "Cross-benchmark
     injected-noise robustness".

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from notebooks.overhead.benchmark import wait_for
-from plc_core.engine.packing import pair_tokens
+from plc_core.engine.forward.packing import pair_tokens
 
 
 def matrix_rate(

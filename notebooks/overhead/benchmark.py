@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import math
 import resource
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from transformers import (
 
 from plc_core.engine.arguments import training_arguments
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.packing import PairCollator, StepCollator
+from plc_core.engine.forward.packing import PairCollator, StepCollator
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.visits import VisitRecorder
 from plc_core.objective import Router, build_objective
@@ -54,6 +55,7 @@ class Timing:
     pairs: int  # a step
     peak_memory: float  # GiB at most, warm-up included: allocated on a GPU, resident on a CPU
     warm_up: list[float] = field(default_factory=list)  # seconds, compilation included
+    reference: float = math.nan  # seconds a pair, of a pass before the steps that was timed
 
     @property
     def pairs_per_second(self) -> float:
@@ -149,9 +151,24 @@ def time_trl(
 
     TRL ends each response with a token of its own, so it is given one token less. `reference` is
     a frozen copy of the model; with adapters TRL switches them off instead. `options` are those of
-    DPOConfig.
+    DPOConfig; a reference that they have computed before the steps is timed by itself.
     """
     from trl import DPOConfig, DPOTrainer
+
+    passes: list[float] = []
+
+    class ReferenceTimed(DPOTrainer):
+        """Times the reference's forwards of the pass before training, and nothing of a step."""
+
+        def compute_ref_log_probs(self, *given: Any) -> Any:
+            if not arguments.precompute_ref_log_probs:
+                return super().compute_ref_log_probs(*given)
+            wait_for(arguments.device)
+            start = time.perf_counter()
+            found = super().compute_ref_log_probs(*given)
+            wait_for(arguments.device)
+            passes.append(time.perf_counter() - start)
+            return found
 
     columns = {
         side: [
@@ -173,7 +190,7 @@ def time_trl(
         **options,
     )
     forget_peak(arguments.device)
-    trainer = DPOTrainer(
+    trainer = ReferenceTimed(
         model,
         reference,
         args=arguments,
@@ -185,7 +202,9 @@ def time_trl(
         if lora_rank
         else None,
     )
-    return _time(name, trainer, batch_pairs, warm_up)
+    timing = _time(name, trainer, batch_pairs, warm_up)
+    # Of a later round there is none: TRL finds the first one's in its cache.
+    return replace(timing, reference=sum(passes) / len(pairs)) if passes else timing
 
 
 def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerBase:

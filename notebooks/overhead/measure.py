@@ -28,18 +28,18 @@ from notebooks.overhead.benchmark import (
     word_tokenizer,
 )
 from notebooks.overhead.table import DPO, PLC, REFERENCE
-from plc_core.engine.adapters import add_lora
 from plc_core.engine.config import Parameters, TrainConfig
-from plc_core.engine.models import compile_layers, load_policy
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes
-from plc_core.engine.pipeline import training_pairs
+from plc_core.engine.forward.packing import PairCollator, StepCollator, pair_sizes
+from plc_core.engine.models.adapters import add_lora
+from plc_core.engine.models.load import compile_layers, load_policy
 from plc_core.engine.reference import with_reference
-from plc_core.engine.tokens import tokenize_pairs
-from plc_core.files import write_table
+from plc_core.engine.tokens.tokenized import tokenize_pairs
+from plc_core.engine.training_pairs import training_pairs
 from plc_core.parameters import checked
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run
 from plc_core.runs.provenance import provenance
+from plc_core.storage.files import write_table
 
 _TRL_ON_A_CPU: list[dict[str, Any]] = [
     {"pairs_per_forward": 8},
@@ -135,8 +135,9 @@ def prepare_work(config: OverheadConfig, run: Run) -> Work:
 def measure(config: OverheadConfig, work: Work, run: Run) -> pd.DataFrame:
     """Time everything in turn, `rounds` times, every other round backwards.
 
-    One row a timing: what, round, the seconds of each step, pairs a step, peak_gib, and error, the
-    reason why it could not be run (too little memory). It is kept in the report's folder.
+    One row a timing: what, round, the seconds of each step, pairs a step, peak_gib,
+    reference_seconds (a pair's in TRL's own reference pass; NaN without one), and error, the reason
+    why it could not be run (too little memory). It is kept in the report's folder.
     """
     disable_progress_bars()
     contenders = _contenders(config, work)
@@ -152,7 +153,8 @@ def measure(config: OverheadConfig, work: Work, run: Run) -> pd.DataFrame:
                 rows.append(
                     {
                         "what": name, "round": number, "seconds": timing.seconds,
-                        "pairs": timing.pairs, "peak_gib": timing.peak_memory, "error": error,
+                        "pairs": timing.pairs, "peak_gib": timing.peak_memory,
+                        "reference_seconds": timing.reference, "error": error,
                     }
                 )  # fmt: skip
                 advance(1)

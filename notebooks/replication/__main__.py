@@ -23,8 +23,9 @@ from notebooks.replication.plan import (
 from notebooks.replication.results import Results
 from plc_core.data import DataError
 from plc_core.environment import plain_streams
-from plc_core.files import RunError, project_path
 from plc_core.parameters import ParameterError
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import project_path
 
 _SAFETY = 20.0
 

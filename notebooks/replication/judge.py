@@ -21,10 +21,11 @@ from transformers import PreTrainedTokenizerBase
 
 from notebooks.replication.results import write_csv
 from plc_core.data import Pairs
-from plc_core.engine.logprobs import autocast
+from plc_core.engine.forward.logprobs import autocast
 from plc_core.engine.sampling import Response
-from plc_core.engine.tokens import prompt_ids, tokenize_pairs
-from plc_core.files import RunError, exclusive
+from plc_core.engine.tokens.tokenized import prompt_ids, tokenize_pairs
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import exclusive
 
 _TOKENS_A_FORWARD = 16_384
 _SIDES = ("chosen", "rejected")

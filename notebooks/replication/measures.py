@@ -16,7 +16,7 @@ from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import auroc, mann_whitney, mean_interval, wilson
 from plc_core.data.slices import slices_of
 from plc_core.data.votes import VOTE_GROUPS
-from plc_core.label_audit import Audit
+from plc_core.label_audit.result import Audit
 
 Measure = dict[str, Any]
 

@@ -10,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from notebooks.replication.rivals import RIVALS, Rival
 from plc_core.engine.config import TrainConfig, as_number
-from plc_core.files import project_path
-from plc_core.label_audit.cleaning import Policy
-from plc_core.label_audit.evidence import Kind
+from plc_core.label_audit.config import Kind, Policy
 from plc_core.parameters import ParameterError, checked, read_yaml
+from plc_core.storage.paths import project_path
 
 Slice = Literal["choice", "main", "frontier", "ties", "variants", "evidence"]
 SLICES: tuple[Slice, ...] = ("choice", "main", "frontier", "ties", "variants", "evidence")

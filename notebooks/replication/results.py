@@ -26,9 +26,9 @@ from filelock import FileLock, Timeout
 from notebooks.evidence.result_files import COLUMNS, FILES, read_results
 from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from plc_core.engine.config import TrainConfig
-from plc_core.files import RunError, read_json, replacing, write_json
 from plc_core.runs.provenance import provenance
 from plc_core.runs.status import now
+from plc_core.storage.files import RunError, read_json, replacing, write_json
 
 _NAMED = ("methods", "variants", "evidence")
 _SETTINGS = (

@@ -20,11 +20,12 @@ from notebooks.replication.plan import PARTS, ReplicationConfig
 from plc_core.data import Pairs, load_pairs, pairs_from_rows, simulate_votes
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.prompts import held_out_prompts
-from plc_core.engine.models import load_policy
+from plc_core.engine.models.load import load_policy
 from plc_core.engine.sampling import generate
-from plc_core.engine.tokens import prompt_ids
-from plc_core.files import RunError, cache_dir, project_path, read_json, write_json
-from plc_core.storage import cached_folder
+from plc_core.engine.tokens.tokenized import prompt_ids
+from plc_core.storage.cache import cached_folder
+from plc_core.storage.files import RunError, read_json, write_json
+from plc_core.storage.paths import cache_dir, project_path
 
 _WORLD_SEED = 20_260_102
 

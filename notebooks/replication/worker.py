@@ -25,26 +25,29 @@ from notebooks.replication.splits import Material
 from plc_core.data import Pairs, load_pairs, vote_groups
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.language import parse_prompt
-from plc_core.engine.adapters import add_lora
 from plc_core.engine.arguments import training_arguments
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.logprobs import autocast, pair_logps, response_logps, verify_packing
-from plc_core.engine.models import compile_layers, load_policy, model_identity
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
-from plc_core.engine.pipeline import objectives, training_pairs, with_pair_priors
+from plc_core.engine.forward.logprobs import autocast, pair_logps, response_logps, verify_packing
+from plc_core.engine.forward.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.models.adapters import add_lora
+from plc_core.engine.models.load import compile_layers, load_policy, model_identity
+from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import with_reference
 from plc_core.engine.sampling import generate
-from plc_core.engine.tokens import prompt_ids, tokenize_pairs
+from plc_core.engine.tokens.tokenized import prompt_ids, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
+from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder
-from plc_core.files import cache_dir
-from plc_core.label_audit import Audit, audit
-from plc_core.label_audit.evidence import Kind, ModelReadings, likelihoods
+from plc_core.label_audit.auditing import audit
+from plc_core.label_audit.config import Kind
+from plc_core.label_audit.evidence import ModelReadings, likelihoods
 from plc_core.label_audit.hidden_states import read_model
 from plc_core.label_audit.probe import prompt_folds
+from plc_core.label_audit.result import Audit
 from plc_core.objective import Router
 from plc_core.progress import Progress
 from plc_core.runs import create_run
+from plc_core.storage.paths import cache_dir
 
 logger = logging.getLogger(__name__)
 

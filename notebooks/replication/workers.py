@@ -28,8 +28,8 @@ from notebooks.replication.plan import Choice, Job, ReplicationConfig
 from notebooks.replication.results import Results, job_row
 from notebooks.replication.splits import Material
 from plc_core.environment import environment
-from plc_core.files import RunError, write_table
 from plc_core.progress import BATCH_VARIABLE
+from plc_core.storage.files import RunError, write_table
 
 logger = logging.getLogger(__name__)
 

@@ -113,8 +113,8 @@ def ablation_sentence(against_full: pd.DataFrame) -> str:
         )
     worst = str(paper.drop(FULL).idxmin())
     return (
-        f"Of the six variants against the full method, {'; '.join(parts)}, beyond their 95 % "
-        f"intervals, which are not corrected for being {len(VARIANTS) - 1} a decoding. In the "
-        f"paper the full method has {paper[FULL]:.1f} % against DPO and the largest loss is "
-        f"{worst} ({paper[worst]:.1f} %)."
+        f"Of the six variants, each compared with the full method, {'; '.join(parts)}: these 95 % "
+        f"intervals exclude 50 %. They are not corrected for {len(VARIANTS) - 1} comparisons in "
+        f"each decoding. In the paper the full method wins {paper[FULL]:.1f} % against DPO, and "
+        f"{worst} loses most ({paper[worst]:.1f} %)."
     )

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from notebooks.studies.seed_win_rates import MEAN as MEAN_NAME
 from plc_core.engine.checkpoints import load_trained, whole_checkpoints
-from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.engine.models.load import load_policy, load_tokenizer
+from plc_core.engine.models.model_files import check_start
 from plc_core.evaluation.chain import on_device
 from plc_core.evaluation.comparison import CELL, MEAN
 from plc_core.evaluation.completeness import (
@@ -25,9 +27,8 @@ from plc_core.evaluation.generate import generate
 from plc_core.evaluation.judged import read_evaluation
 from plc_core.evaluation.judges.named import named_judge
 from plc_core.evaluation.methods import Contestant
-from plc_core.evaluation.over_seeds import MEAN as MEAN_NAME
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 _RATES, _KL = ["win_rate", "low", "high"], ["kl", "kl_low", "kl_high"]
 _COLUMNS = ["benchmark", "method", "step", "share", "decoding", "n"]
@@ -45,8 +46,8 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
         One row a benchmark, method, checkpoint and decoding, step 0 being SFT: benchmark, method,
         step, share (of training), decoding, n, reward, reward_low, reward_high; win_rate, low, high
         against SFT (percent; 50 at step 0); kl, kl_low, kl_high (nats a response; NaN without
-        sampling). Of several benchmarks first come rows of `over_seeds.MEAN`, the mean over them,
-        each weighing alike.
+        sampling). Of several benchmarks first come rows of `seed_win_rates.MEAN`, the mean over
+        them, each weighing alike.
 
     Raises:
         RunError: where a run has one checkpoint only, or is not trained to its end; where
@@ -90,6 +91,7 @@ def _answer(run: Run, bench: Bench) -> None:
     model = str(run.info["config"]["model"])
     tokenizer = load_tokenizer(model)
     reference = on_device(*load_policy(model))
+    check_start(run, reference.model, reference.identity["model"])
     decodings = bench.decodings
     for decoding in decodings.values():
         generate(run, bench.prompts, reference, decoding, name=_name(0))

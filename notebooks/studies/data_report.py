@@ -11,9 +11,9 @@ from plc_core.analysis.statistics import wilson
 from plc_core.batch.report_order import FINDING
 from plc_core.data import Pairs
 from plc_core.engine.config import DataConfig
-from plc_core.engine.models import load_tokenizer
+from plc_core.engine.models.load import load_tokenizer
 from plc_core.engine.sources import source_of
-from plc_core.engine.tokens import Tokens, tokenize_pairs, truncation_table
+from plc_core.engine.tokens.tokenized import Tokens, tokenize_pairs, truncation_table
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run
 
@@ -90,6 +90,11 @@ def data_found(pairs: Pairs, tokens: Tokens, sizes: pd.DataFrame) -> str:
         said += " of them" if len(differ) == len(sizes) else f" of the {len(differ):,} that differ"
     known = [f"{line.rstrip('.')}." for line in (*report.sentences()[1:], *tokens.sentences())]
     return "\n\n".join([f"{said}.**", *known]) + FINDING
+
+
+def spelled(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the names of its columns as words."""
+    return table.rename(columns=lambda name: str(name).replace("_", " "))
 
 
 def length_bias(sizes: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from notebooks.studies.study import Share, StudyConfig, paper_name, trained
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.runs import Run
 
 
@@ -16,7 +16,7 @@ class HardPairConfig(StudyConfig):
 
     rates: list[Share] = Field([0.05, 0.1, 0.2, 0.3], min_length=1)  # shares of reversed pairs
     flips: Literal["lowest-margin", "largest-gap", "smallest-gap"] = "lowest-margin"
-    methods: list[Objective] = Field(["plc", "dpo"], min_length=1)  # dpo: its shadow routing
+    methods: list[ObjectiveName] = Field(["plc", "dpo"], min_length=1)  # dpo: its shadow routing
 
     def variants(self) -> dict[str, dict[str, Any]]:
         """The policies that rank the pairs, where margins do; every reversal otherwise."""

@@ -1,6 +1,6 @@
 """The control that moved as far: a plain DPO at the beta whose KL to the reference matches.
 
-What a method wins beyond it is in `plc_core.evaluation.over_seeds`.
+What a method wins beyond it is in `notebooks.studies.seed_win_rates`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from notebooks.studies.study import JudgedConfig, trained
 from plc_core.analysis.statistics import MeanInterval, bootstrap_seeds
 from plc_core.evaluation.judged import JudgedRuns
 from plc_core.evaluation.results import is_matched
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 Key = TypeVar("Key")
 

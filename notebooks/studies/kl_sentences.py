@@ -60,7 +60,7 @@ def _key(value: object) -> str:
 def beyond_control(line: Mapping[Any, Any]) -> str:
     """What a row of `win_rates` leaves of its win rate beside the control, in words."""
     if math.isnan(line.get("over_control", math.nan)):
-        return "there is no control to say what a like KL does"
+        return "no control shows what moving as far does"
     text = f"{_points(line)} beyond {_control(line)}"
     verdict = _verdict(line["over_low"], line["over_high"], 0)
     return f"{text}, {f'{verdict} than it' if verdict else 'no difference shown'}"
@@ -69,16 +69,16 @@ def beyond_control(line: Mapping[Any, Any]) -> str:
 def results_in_words(
     rows: pd.DataFrame, dose: str, said: Callable[[float], str], method: str
 ) -> str:
-    """Every row of a method in sentences, one a dose, and then which intervals are clear.
+    """How often a method is clearly better or worse, and then every row, a sentence a dose.
 
     Args:
         rows: of `win_rates` against DPO on the same data, those of one method, one row a dose and
-            decoding (`over_seeds.headline`); without a control nothing is said of one.
+            decoding (`seed_win_rates.headline`); without a control nothing is said of one.
         dose: the column that tells the data apart, as noise_rate.
         said: what a dose is in words, as "with 30% of the labels flipped".
         method: its name.
     """
-    sentences, clear = [], []
+    sentences = [_tally(rows, method)]
     for value, own in rows.groupby(dose):
         where = said(float(str(value)))
         parts = []
@@ -88,22 +88,24 @@ def results_in_words(
             share = f"{line['win_rate']:.1f} % [{line['low']:.1f}, {line['high']:.1f}]"
             beyond = f"; {beyond_control(line)}" if "over_control" in line else ""
             parts.append(f"{share} in {line['decoding']} decoding ({word}{beyond})")
-            place = f"{where} in {line['decoding']} decoding"
-            if verdict:
-                clear.append(f"{place}, {share} against DPO on the same data, {verdict}")
-            if "over_low" in line and (over := _verdict(line["over_low"], line["over_high"], 0)):
-                clear.append(f"{place}, {_points(line)} beyond {_control(line)}, {over}")
         sentences.append(f"{where[0].upper()}{where[1:]}, {method} wins {' and '.join(parts)}.")
-    count = len(rows)
-    if "over_control" in rows:
-        count += int(rows["over_control"].notna().sum())
-    sentences.append(
-        f"Of these {count} intervals {len(clear)} exclude{'s' if len(clear) == 1 else ''} a "
-        f"difference of 0: {'; '.join(clear)}."
-        if clear
-        else f"All of these {count} intervals include a difference of 0: nothing is clear."
-    )
     return " ".join(sentences)
+
+
+def _tally(rows: pd.DataFrame, method: str) -> str:
+    sides = {"DPO on the same data": ("low", "high", 50.0)}
+    if "over_control" in rows:
+        sides["plain DPO that moved as far (the KL control)"] = ("over_low", "over_high", 0.0)
+    said = []
+    for rival, (low, high, even) in sides.items():
+        known = rows[rows[low].notna()]
+        verdicts = [_verdict(*ends, even) for ends in zip(known[low], known[high], strict=True)]
+        said.append(
+            f"against {rival}, {method} wins clearly more in {verdicts.count('more')} of "
+            f"{len(known)} comparisons and clearly less in {verdicts.count('less')}"
+        )
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]} (95 % intervals)."
 
 
 def _beyond(line: Mapping[Any, Any]) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from notebooks.studies.kl_control import CONTROL, Control, controls_follow, controls_of
 from notebooks.studies.kl_sentences import results_in_words
+from notebooks.studies.seed_win_rates import headline, of_benchmarks, win_rates
 from notebooks.studies.study import (
     JudgedConfig,
     Share,
@@ -18,9 +19,8 @@ from notebooks.studies.study import (
     trained,
 )
 from plc_core.analysis.paper import published
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.evaluation.judged import JudgedRuns
-from plc_core.evaluation.over_seeds import headline, of_benchmarks, win_rates
 from plc_core.runs import Run
 
 CLEAN, SAME = "clean DPO", "same-data DPO"
@@ -32,8 +32,8 @@ class NoiseConfig(JudgedConfig):
 
     seeds: list[int] = Field([0, 1], min_length=1)
     rates: list[Share] = Field([0.0, 0.1, 0.2, 0.3], min_length=1)  # shares of flipped labels
-    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
-    spotlight: Objective = "plc"  # whose KL the control matches
+    methods: list[ObjectiveName] = Field(["plc"], min_length=1)  # objectives beside dpo
+    spotlight: ObjectiveName = "plc"  # whose KL the control matches
 
     def variants(self) -> dict[str, dict[str, Any]]:
         """Plain DPO at every rate and on clean labels, and the methods at every rate."""
@@ -94,7 +94,7 @@ def noise_runs(config: NoiseConfig) -> NoiseRuns:
     return NoiseRuns(runs, controls, paper_name(config.spotlight), judged)
 
 
-def with_dpo(methods: Sequence[Objective]) -> list[Objective]:
+def with_dpo(methods: Sequence[ObjectiveName]) -> list[ObjectiveName]:
     """The objectives with plain DPO before the others."""
     return ["dpo", *(m for m in methods if m != "dpo")]
 
@@ -110,8 +110,8 @@ def check_spotlight(spotlight: str, methods: Sequence[str]) -> None:
 def noise_table(found: NoiseRuns) -> pd.DataFrame:
     """Win rates of every method at every rate against both baselines.
 
-    The columns of `over_seeds.win_rates` with noise_rate and baseline in front. At rate 0 the two
-    baselines are one.
+    The columns of `seed_win_rates.win_rates` with noise_rate and baseline in front. At rate 0 the
+    two baselines are one.
     """
     return _table(found, by_category=False)
 
@@ -172,14 +172,14 @@ def noise_sentence(table: pd.DataFrame, found: NoiseRuns) -> str:
         rows, "noise_rate", lambda rate: f"with {rate:.0%} of the labels flipped", found.spotlight
     )
     return (
-        f"Against DPO on the same labels, over {seeds} training seed{'s' if seeds > 1 else ''} and "
-        f"{prompts_in_words(same)}. {said}"
-        + (f" At {rate:.0%} the paper has {' and '.join(paper)}." if paper else "")
+        f"{said} Win rates are against DPO trained on the same labels, over {seeds} training "
+        f"seed{'s' if seeds > 1 else ''} and {prompts_in_words(same)}."
+        + (f" At {rate:.0%} the paper reports {' and '.join(paper)}." if paper else "")
     )
 
 
 def prompts_in_words(table: pd.DataFrame) -> str:
-    """Over how many prompts a table of win rates is, and of how many benchmarks, if of several."""
+    """How many prompts a table of win rates covers, and how many benchmarks if several."""
     count = of_benchmarks(table)["benchmark"].nunique()
     prompts = f"{headline(table).iloc[0]['n']:,} prompts"
-    return prompts if count == 1 else f"{prompts} of {count} benchmarks, each weighing alike"
+    return prompts if count == 1 else f"{prompts} of {count} benchmarks, all weighted equally"

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from notebooks.studies.study import Benchmarks, paper_name, started_from
 from notebooks.studies.win_rate_study import ContestConfig, entries_of, with_controls
 from plc_core.analysis.paper import published
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.evaluation.methods import Contestant, short_name
 
 DATASETS: dict[str, dict[str, Any]] = {
@@ -33,9 +33,11 @@ class MainConfig(ContestConfig):
     grid: dict[str, dict[str, Benchmarks | None]] = Field(
         default_factory=dict
     )  # benchmarks by dataset and model, None for all; none given: all of everything
-    methods: list[Objective] = Field(default_factory=list)  # objectives beside dpo; none: `METHODS`
+    methods: list[ObjectiveName] = Field(
+        default_factory=list
+    )  # objectives beside dpo; none: `METHODS`
     paper_model: str = "Qwen2.5-7B"  # whose published table stands beside
-    transfer: list[Objective] = Field(["ropo", "plc"])  # beside dpo, on the other datasets
+    transfer: list[ObjectiveName] = Field(["ropo", "plc"])  # beside dpo, on the other datasets
 
     def starts(self) -> dict[str, str]:
         """The models to start from by their names in tables."""

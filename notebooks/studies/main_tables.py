@@ -172,16 +172,18 @@ def main_sentence(table: pd.DataFrame, cells: pd.DataFrame) -> str:
     """
     method = PLC if PLC in set(table["method"]) else _methods(table)[0]
     first = first_dataset(cells)
-    text = (
-        f"{finding(table, method)} The best mean on {first['dataset'].iloc[0]} has {_best(first)}."
-    )
+    text = f"{finding(table, method)} Best mean on {first['dataset'].iloc[0]}: {_best(first)}."
     known, partial = common_cells(cells)
     if len(cells[CELLS].drop_duplicates()) > len(first[CELLS].drop_duplicates()):
-        text += f" Over all cells it has {_best(known)}"
-        text += f"; {', '.join(partial)} have not all of them and are left out." if partial else "."
+        text += f" Best mean over all cells: {_best(known)}"
+        text += f"; {', '.join(partial)} lack some cells and are left out." if partial else "."
     cells57 = {"table": "tab:extended-generalization", "dataset": "all", "statistic": "mean"}
     paper = published("aggregates", **cells57, method=method)["win_rate"]
-    said = f" The paper has {paper.iloc[0]:.1f} % for {method} over 57 cells." if len(paper) else ""
+    said = (
+        f" The paper reports {paper.iloc[0]:.1f} % for {method} over 57 cells."
+        if len(paper)
+        else ""
+    )
     return text + said
 
 
@@ -193,10 +195,10 @@ def _best(cells: pd.DataFrame) -> str:
     for decoding, part in means.groupby("decoding", sort=False):
         own = part.set_index("method")["mean"]
         trained = own.drop(SFT, errors="ignore")
-        start = f", SFT {own[SFT]:.1f} %" if SFT in own else ""
-        best.append(f"{trained.idxmax()} ({trained.max():.1f} %{start}) in {decoding}")
+        start = f" (SFT: {own[SFT]:.1f} %)" if SFT in own else ""
+        best.append(f"{trained.idxmax()} {trained.max():.1f} % {decoding}{start}")
     count = int(means["cells"].iloc[0])
-    return f"{' and '.join(best)} ({count} {'cell' if count == 1 else 'cells'})"
+    return f"{' and '.join(best)}, over {count} {'cell' if count == 1 else 'cells'}"
 
 
 def _methods(table: pd.DataFrame) -> list[str]:

@@ -17,11 +17,11 @@ from notebooks.studies.routing_probe import (
 from notebooks.studies.study import StudyConfig
 from notebooks.studies.tie_selectivity import clean_variants
 from plc_core.analysis.routing.human_disagreement import Agreement, agreement
-from plc_core.analysis.routing.pooling import of_calibration, over_seeds
+from plc_core.analysis.routing.pooling import mean_of_seeds, of_calibration
 from plc_core.data import DATASETS, DataError, Pairs, load_pairs
-from plc_core.engine.config import Objective
-from plc_core.files import project_path
+from plc_core.engine.config import ObjectiveName
 from plc_core.runs import Run
+from plc_core.storage.paths import project_path
 
 
 class VotesConfig(StudyConfig):
@@ -32,7 +32,7 @@ class VotesConfig(StudyConfig):
     votes_split: str | None = None  # of the file or dataset; None takes all
     num_pairs: int = Field(3000, ge=1)  # that are judged; of a file at most
     annotators: int = Field(4, ge=2)  # simulated ones
-    methods: list[Objective] = Field(["plc", "dpo"], min_length=1)
+    methods: list[ObjectiveName] = Field(["plc", "dpo"], min_length=1)
 
     def variants(self) -> dict[str, dict[str, Any]]:
         """The methods on uncorrupted labels."""
@@ -79,7 +79,7 @@ def vote_scores(config: VotesConfig, runs: dict[str, list[Run]]) -> dict[str, pd
     A pair that several training seeds were shown counts once, with its mean over them.
     """
     return {
-        method: over_seeds([_scores(config, run) for run in own]) for method, own in runs.items()
+        method: mean_of_seeds([_scores(config, run) for run in own]) for method, own in runs.items()
     }
 
 

@@ -27,16 +27,17 @@ from plc_core.data.slices import first_pairs, of_prompts, prompt_digest
 from plc_core.data.votes import vote_groups
 from plc_core.engine.checkpoints import load_objective_state, trained_checkpoint
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.models import load_policy, load_tokenizer
-from plc_core.engine.pipeline import objectives, trained_and_held_out, training_pairs
+from plc_core.engine.models.load import load_policy, load_tokenizer
+from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import policy_margins
 from plc_core.engine.sources import Source, WorldSource, load_ties, source_of
+from plc_core.engine.training_pairs import trained_and_held_out, training_pairs
 from plc_core.evaluation.completeness import refuse_missing
-from plc_core.files import RunError, read_table, write_table
 from plc_core.objective import Router
 from plc_core.objective.margin_ema import MarginCalibration
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run
+from plc_core.storage.files import RunError, read_table, write_table
 
 Calibrated: TypeAlias = Literal["checkpoint", "self"]
 CALIBRATIONS: tuple[Calibrated, ...] = ("checkpoint", "self")

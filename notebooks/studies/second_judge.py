@@ -13,16 +13,17 @@ from pydantic import Field, model_validator
 from notebooks.studies.judge_agreement import Agreement, agreement
 from notebooks.studies.win_rate_study import DPO, PLC, MethodsConfig, entries_of
 from plc_core.analysis.statistics import MeanInterval, spearman
-from plc_core.engine.config import Objective
-from plc_core.engine.reward_model import RewardModelConfig, train_reward_model
+from plc_core.engine.config import ObjectiveName
+from plc_core.engine.stages.reward_model import RewardModelConfig, train_reward_model
 from plc_core.evaluation.comparison import SFT, Evaluation
 from plc_core.evaluation.methods import Contestant
 from plc_core.evaluation.results import bounds, bracketed, control_text, interval
 from plc_core.evaluation.win_rate import verdicts
-from plc_core.files import RunError, project_path
 from plc_core.parameters import ParameterError, checked
 from plc_core.runs import Run, open_run, resolve
-from plc_core.storage import content_hash
+from plc_core.storage.cache import content_hash
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import project_path
 
 TRAINED = "trained"
 """The judge that the notebook trains itself, among the names of judges."""
@@ -36,7 +37,7 @@ class JudgesConfig(MethodsConfig):
     """The parameters of `notebooks/14_judges.ipynb`."""
 
     several_judges: ClassVar[bool] = True
-    methods: list[Objective] = Field(["rdpo-length", "gamma-po", "ropo", "plc"], min_length=1)
+    methods: list[ObjectiveName] = Field(["rdpo-length", "gamma-po", "ropo", "plc"], min_length=1)
     judges: list[str] = Field(["gold", TRAINED], min_length=1)
     judge: dict[str, Any] = Field(default_factory=lambda: {"seed": 100})  # of RewardModelConfig
 
@@ -202,11 +203,11 @@ def judges_sentence(table: pd.DataFrame) -> str:
         )
         open_ones = [judge for judge, found in sides.items() if found.low <= 50 <= found.high]
         same = len({found.mean > 50 for found in sides.values()}) == 1
-        side = f"{'the same side' if same else 'opposite sides'} of 50 %"
+        side = f"{'on the same side' if same else 'on opposite sides'} of 50 %"
         if open_ones:
-            side = f"no side of 50 % is shown by {' or '.join(open_ones)}"
+            side = f"50 % lies inside the interval of {' and '.join(open_ones)}"
         parts.append(f"{said} in {decoding} decoding ({side})")
-    return f"Against DPO on the same data {method} wins {'; '.join(parts)}."
+    return f"Against DPO on the same data, {method} wins {'; '.join(parts)}."
 
 
 def _share(value: MeanInterval) -> str:

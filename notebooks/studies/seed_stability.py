@@ -9,7 +9,7 @@ from notebooks.studies.study import Positive
 from notebooks.studies.win_rate_study import DPO, PLC, MethodsConfig, entries_of
 from plc_core.analysis.paper import published
 from plc_core.analysis.statistics import MeanInterval, mean_interval
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.evaluation.comparison import SFT, Evaluation
 from plc_core.evaluation.methods import Contestant
 from plc_core.evaluation.results import bounds, control_text
@@ -19,7 +19,7 @@ class SeedConfig(MethodsConfig):
     """The parameters of `notebooks/12_seeds.ipynb`."""
 
     seeds: list[int] = Field([0, 1, 2], min_length=2)
-    methods: list[Objective] = Field(["ropo", "plc"], min_length=1)  # objectives beside dpo
+    methods: list[ObjectiveName] = Field(["ropo", "plc"], min_length=1)  # objectives beside dpo
     control_betas: list[Positive] = Field([0.1, 0.05])
 
 
@@ -122,8 +122,8 @@ def seed_sentence(fixed: pd.DataFrame, table: pd.DataFrame) -> str:
     alone = " and ".join(f"{rate:.1f} % {decoding}" for decoding, rate in others.items())
     return (
         f"Over {own.n} seeds {method} wins {'; '.join(parts)}: means with Student's 95 % "
-        f"intervals over seeds. DPO's own other seeds win {alone} against its first, which is how "
-        "much one fixed reference decides."
+        f"intervals over seeds. DPO's own other seeds win {alone} against its first: that much "
+        "depends on the one reference run."
     )
 
 

@@ -16,12 +16,12 @@ from notebooks.studies.routing_probe import (
     labelled_by_one,
     score_probe,
 )
+from notebooks.studies.seed_win_rates import win_rates
 from notebooks.studies.study import JudgedConfig, Share, judged_by, trained
-from plc_core.analysis.routing.pooling import of_calibration, over_seeds
+from plc_core.analysis.routing.pooling import mean_of_seeds, of_calibration
 from plc_core.data import flip_labels
 from plc_core.evaluation.judged import JudgedRuns
 from plc_core.evaluation.judges.reward_model import pair_rewards
-from plc_core.evaluation.over_seeds import win_rates
 from plc_core.runs import Run
 
 PLC, DPO = "PLC-DPO", "DPO (shadow)"
@@ -102,8 +102,8 @@ def confirmation_runs(config: ConfirmationConfig) -> ConfirmationRuns:
 def confirmation_win_rates(found: ConfirmationRuns) -> pd.DataFrame:
     """Win rates of both PLC-DPOs against the DPO of the same labels and warm-up.
 
-    The columns of `over_seeds.win_rates` with baseline in front. Each PLC-DPO stands beside its own
-    control, and DPO with the longer warm-up beside DPO without.
+    The columns of `seed_win_rates.win_rates` with baseline in front. Each PLC-DPO stands beside its
+    own control, and DPO with the longer warm-up beside DPO without.
     """
     frames = []
     for method, dpo in found.baselines.items():
@@ -142,7 +142,7 @@ def held_out_flips(
             pairs = flip_labels(held_out_pairs(run, config.held_out), config.rate, seed=0)
             scores = score_probe(run, name, pairs, config.make)
             frames.append(of_calibration(scores, config.calibration))
-        found[method] = over_seeds(frames)
+        found[method] = mean_of_seeds(frames)
     return found
 
 
@@ -175,5 +175,5 @@ def _disagreement(config: ConfirmationConfig, runs: list[Run]) -> Disagreement:
         else:
             table = table.merge(pair_rewards(pairs, config.reward_model, config.make), on="pair_id")
         frames.append(table)
-    table = over_seeds(frames)
+    table = mean_of_seeds(frames)
     return Disagreement(table["q_flip"], table["reward_chosen"], table["reward_rejected"])

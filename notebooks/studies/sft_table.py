@@ -10,9 +10,9 @@ from plc_core.analysis.statistics import MeanInterval, bootstrap_mean
 from plc_core.batch.report_order import FINDING
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.prompts import held_out_prompts
-from plc_core.engine.models import load_policy
+from plc_core.engine.models.load import load_policy
 from plc_core.engine.sampling import generate
-from plc_core.engine.tokens import prompt_ids
+from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.runs import Run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias
@@ -10,9 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import pandas as pd
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from notebooks.studies.ensure_runs import ensure_runs
+from notebooks.studies.plan_runs import check_common, plan_runs, read_recipe
 from plc_core.analysis.paper import NAMES
-from plc_core.batch.ensure_runs import ensure_runs
-from plc_core.batch.planning import check_common, plan_runs, read_recipe
 from plc_core.batch.report_order import FINDING
 from plc_core.engine.config import Parameters, TrainConfig, as_number
 from plc_core.evaluation.benchmarks import WORLD, is_named, model_for
@@ -21,9 +22,10 @@ from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.judged import ITSELF, JudgedRuns
 from plc_core.evaluation.judges.named import benchmark_for
 from plc_core.evaluation.methods import Contestant
-from plc_core.files import RunError, project_path
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run, open_run, resolve
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import project_path
 
 Share: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(ge=0, le=1)]
 Positive: TypeAlias = Annotated[float, BeforeValidator(as_number), Field(gt=0)]
@@ -208,14 +210,20 @@ def record(report: Run, runs: Mapping[str, Sequence[Run]]) -> str:
     return _what_they_are(known)
 
 
+_SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
+
+
 def concluded(report: Run, *sentences: str) -> str:
-    """What was found, as Markdown, the first sentence in bold; before it the warning that the runs
-    were too short. The report begins with it.
+    """What was found, as Markdown: the first sentence in bold, with which the report begins, after
+    the warning where runs were too short; and what it says below its picture.
+
+    Args:
+        sentences: paragraphs of one or more sentences.
     """
     warning = _too_few([report.info["least_steps"]])
-    first, *others = sentences
-    said = [f"**{first}**", *others]
-    return "\n\n".join([warning, *said] if warning else said) + FINDING
+    first, *more = _SENTENCE_END.split(sentences[0], maxsplit=1)
+    said = [f"**{first}**{FINDING}", *more, *sentences[1:]]
+    return "\n\n".join([warning, *said] if warning else said)
 
 
 def _what_they_are(runs: Sequence[Run]) -> str:

@@ -20,6 +20,7 @@ from notebooks.studies.routing_probe import (
     held_out_ties,
     score_probe,
 )
+from notebooks.studies.seed_win_rates import headline, win_rates
 from notebooks.studies.study import (
     JudgedConfig,
     Share,
@@ -29,11 +30,10 @@ from notebooks.studies.study import (
     trained,
 )
 from plc_core.analysis.paper import published
-from plc_core.analysis.routing.pooling import over_seeds
+from plc_core.analysis.routing.pooling import mean_of_seeds
 from plc_core.data import Pairs
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.evaluation.judged import JudgedRuns
-from plc_core.evaluation.over_seeds import headline, win_rates
 from plc_core.runs import Run
 
 TRAINED, HELD_OUT = "training pairs, ties unseen", "held-out pairs, ties unseen"
@@ -46,7 +46,7 @@ class WeakGapConfig(StudyConfig):
     held_out: int = Field(3000, ge=1)  # pairs that no run was trained on
     share: float = Field(0.2, gt=0, le=0.5)  # of the pairs, in each slice
     calibration: Calibrated = "checkpoint"
-    methods: list[Objective] = Field(["plc", "dpo"], min_length=1)
+    methods: list[ObjectiveName] = Field(["plc", "dpo"], min_length=1)
 
     def variants(self) -> dict[str, dict[str, Any]]:
         """The methods on uncorrupted labels."""
@@ -57,8 +57,8 @@ class ExactTieConfig(JudgedConfig):
     """The parameters of `notebooks/06_exact_ties.ipynb`."""
 
     rates: list[Share] = Field([0.0, 0.05, 0.1, 0.3], min_length=1)  # shares of injected ties
-    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
-    spotlight: Objective = "plc"
+    methods: list[ObjectiveName] = Field(["plc"], min_length=1)  # objectives beside dpo
+    spotlight: ObjectiveName = "plc"
     probe_rate: float = Field(0.3, gt=0, le=1)  # of the sets that clean policies are shown
     held_out: int = Field(3000, ge=0)  # pairs of a second such set, which no run was trained on
 
@@ -136,7 +136,7 @@ def tie_runs(config: ExactTieConfig) -> TieRuns:
 
 
 def tie_table(found: TieRuns) -> pd.DataFrame:
-    """`over_seeds.win_rates` against same-data DPO at every rate, with tie_rate in front."""
+    """`seed_win_rates.win_rates` against same-data DPO at every rate, with tie_rate in front."""
     frames = []
     for rate, methods in found.runs.items():
         evaluation = found.judged.together(methods, "DPO")
@@ -163,10 +163,11 @@ def tie_sentence(table: pd.DataFrame, found: TieRuns) -> str:
     paper = published("tie_injection", method=found.spotlight).set_index("tie_rate")["win_rate"]
     if len(paper):
         said += (
-            f" The paper has {paper.iloc[0]:.1f} % at {paper.index[0]:.0%} to "
+            f" The paper reports {paper.iloc[0]:.1f} % at {paper.index[0]:.0%} of ties and "
             f"{paper.iloc[-1]:.1f} % at {paper.index[-1]:.0%}."
         )
-    return f"Against DPO on the same data, over {prompts_in_words(own)}. {said}"
+    where = f"Win rates are against DPO trained on the same data, over {prompts_in_words(own)}."
+    return f"{said} {where}"
 
 
 def tie_set_scores(config: ExactTieConfig, found: TieRuns) -> dict[str, dict[str, pd.DataFrame]]:
@@ -198,6 +199,6 @@ def _probed(
     for run in (run for own in runs.values() for run in own):
         check_probe(run, name, config.make)
     return {
-        method: over_seeds([score_probe(run, name, pairs_of(run), config.make) for run in own])
+        method: mean_of_seeds([score_probe(run, name, pairs_of(run), config.make) for run in own])
         for method, own in runs.items()
     }

@@ -13,7 +13,7 @@ from notebooks.studies.checkpoint_measures import evaluate_checkpoints
 from notebooks.studies.study import paper_name, trained
 from notebooks.studies.win_rate_study import DPO, PLC, ContestConfig
 from plc_core.analysis.paper import claim, lines, published
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.evaluation.results import bracketed
 from plc_core.runs import Run
 
@@ -26,7 +26,7 @@ class DynamicsConfig(ContestConfig):
     """The parameters of `notebooks/13_training_dynamics.ipynb`."""
 
     seeds: list[int] = Field([0], min_length=1, max_length=1)
-    methods: list[Objective] = Field(["dpo", "ropo", "plc"], min_length=1)  # objectives
+    methods: list[ObjectiveName] = Field(["dpo", "ropo", "plc"], min_length=1)  # objectives
     save_steps: int = Field(12, ge=1)  # optimizer steps between checkpoints
     eval_prompts: int = Field(300, ge=1)
 
@@ -138,13 +138,16 @@ def dynamics_sentence(table: pd.DataFrame) -> str:
         )
         ends = later.loc[later.groupby("method")["step"].idxmax()]
         below = list(ends[ends["high"] < 50]["method"].map(str))
-        falls = f"below SFT ends {', '.join(below) or 'nobody'}"
+        end = "end" if len(below) > 1 else "ends"
+        falls = f"{', '.join(below) or 'no method'} {end} below SFT"
         share = f"{near['share'].iloc[0]:.0%} of training"
-        parts.append(f"in {decoding} decoding {said} against SFT at {share}, and {falls}")
+        parts.append(
+            f"in {decoding} decoding, win rates against SFT at {share} are {said}, and {falls}"
+        )
     own = claim("in-domain win rate of PLC-DPO at that checkpoint")
     others = lines("claims", quantity="in-domain win rate of the baselines at that checkpoint")[0]
     text = "; ".join(parts)
     return (
-        f"{text[0].upper()}{text[1:]}. The paper has {own:.1f} % for {PLC} and "
-        f"{others.low:.1f} to {others.high:.1f} % for the baselines on HH-RLHF there."
+        f"{text[0].upper()}{text[1:]}. On HH-RLHF, at that share, the paper reports {own:.1f} % "
+        f"for {PLC} and {others.low:.1f} to {others.high:.1f} % for the baselines."
     )

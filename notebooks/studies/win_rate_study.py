@@ -18,15 +18,15 @@ from notebooks.studies.study import (
     started_from,
     trained,
 )
-from plc_core.engine.config import Objective
+from plc_core.engine.config import ObjectiveName
 from plc_core.evaluation.comparison import MEAN, Evaluation
 from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.judges.named import check_judges
 from plc_core.evaluation.methods import Contestant, contestants
 from plc_core.evaluation.results import interval
 from plc_core.evaluation.tables import WinTable, win_table
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 DPO, PLC = "DPO", "PLC-DPO"
 BENCHMARK_NAMES = {
@@ -85,7 +85,7 @@ class ContestConfig(StudyConfig, EvaluationConfig):
 class MethodsConfig(ContestConfig):
     """The parameters of a notebook that compares some objectives with plain DPO."""
 
-    methods: list[Objective] = Field(["plc"], min_length=1)  # objectives beside dpo
+    methods: list[ObjectiveName] = Field(["plc"], min_length=1)  # objectives beside dpo
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """The objectives by their names in the paper."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from plc_core.files import RunError, resource
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import resource
 
 _WIN = {"win_rate": "float64", "mark": "string"}
 _CELL = {"table": "string", "dataset": "string", "model": "string", "benchmark": "string"}

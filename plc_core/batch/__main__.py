@@ -26,10 +26,11 @@ from plc_core.batch.jobs import JobError, run_jobs
 from plc_core.batch.notebook import NotebookError, run_notebook
 from plc_core.batch.planning import expand_grid
 from plc_core.environment import plain_streams
-from plc_core.files import RunError, resource
 from plc_core.interrupts import exit_status, stopping
 from plc_core.parameters import ParameterError, notebook_values, read_yaml, run_folder
 from plc_core.runs import taken
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import resource
 
 _parent_gone = threading.Event()
 

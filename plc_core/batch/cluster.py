@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from plc_core.batch.jobs import JobError, Process, Starter, going_on
-from plc_core.files import RunError
 from plc_core.parameters import run_folder
 from plc_core.runs import open_run
 from plc_core.runs.status import STALE_SECONDS
+from plc_core.storage.files import RunError
 
 _STARTS = 4
 """How often a job is begun at most, where nodes go away under it."""
@@ -86,8 +86,8 @@ class _Task:
         """The last line that it wrote."""
         return " ".join(self._said.split())
 
-    def stop(self) -> None:
-        """End the task; its process sees it end."""
+    def stop(self, number: int) -> None:
+        """End the task, whatever the signal; its process sees it end."""
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):

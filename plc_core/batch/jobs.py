@@ -20,10 +20,11 @@ from typing import Any, Protocol
 import yaml
 
 from plc_core.batch.job_progress import JobLine, Tally, in_kernel
-from plc_core.files import RunError
+from plc_core.interrupts import Stopped
 from plc_core.parameters import notebook_values, run_folder
 from plc_core.progress import Progress
 from plc_core.runs import UNSTARTED, Run, check_root, create_run, open_run
+from plc_core.storage.files import RunError
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_TO_STOP = 60.0
@@ -44,8 +45,8 @@ class Execution(Protocol):
     def said(self) -> str:
         """The last line that it wrote."""
 
-    def stop(self) -> None:
-        """End it and, through it, its kernel."""
+    def stop(self, number: int) -> None:
+        """End it and, through it, its kernel; by this signal where it is a process here."""
 
 
 class Starter(Protocol):
@@ -88,6 +89,7 @@ def run_jobs(
         check_root(root)
     running: list[_Job] = []
     errors: list[str] = []
+    ending = signal.SIGTERM
     tally = Tally(len(waiting), None if start else workers)
     start = start or _here(workers)
     counted = progress or (Progress() if in_kernel() else None)
@@ -111,9 +113,15 @@ def run_jobs(
                         tally.add(job.run_folder.name, job.state, job.started, others)
                         if counted:
                             advance(1)
+        except KeyboardInterrupt as error:
+            # A terminal's Ctrl-C reaches the jobs too: the same signal twice says the same, while
+            # another one might be heard before it.
+            by_user = not isinstance(error, Stopped)
+            ending = signal.SIGINT if by_user else signal.SIGTERM
+            raise
         finally:
             for job in running:
-                job.stop()
+                job.stop(ending)
     return errors
 
 
@@ -200,9 +208,9 @@ class Process:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else f"ended without a word (status {status})"
 
-    def stop(self) -> None:
-        """End the process and, through it, its kernel."""
-        self._process.terminate()
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End the process by this signal and, through it, its kernel."""
+        self._process.send_signal(number)
         try:
             self._process.wait(_SECONDS_TO_STOP)
         except subprocess.TimeoutExpired:
@@ -262,7 +270,7 @@ class _Job:
                 run.set_status(state="failed", reason=reason)
         return [f"{self.run_folder.name}: {reason}"]
 
-    def stop(self) -> None:
+    def stop(self, number: int) -> None:
         """End the execution and its bar."""
-        self._execution.stop()
+        self._execution.stop(number)
         self._shown.close()

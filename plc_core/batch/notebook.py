@@ -11,17 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import papermill
-from papermill.exceptions import PapermillExecutionError
-
-from plc_core.batch.report import write_report
 from plc_core.environment import environment
-from plc_core.files import RunError, importable, replacing
 from plc_core.parameters import notebook_values, run_folder
 from plc_core.progress import BATCH_RUN_VARIABLE, BATCH_VARIABLE
 from plc_core.runs import Run, modified, open_run
 from plc_core.runs.earlier import forget, put_back
 from plc_core.runs.status import INPUTS_VARIABLE, INTERRUPTED
+from plc_core.storage.files import RunError, replacing
+from plc_core.storage.paths import importable
 
 
 class NotebookError(Exception):
@@ -78,6 +75,9 @@ _SECONDS_TO_START = 600
 
 
 def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], folder: Path) -> None:
+    # Here, as it takes seconds to import, which who only names a notebook's runs need not wait for.
+    from papermill.exceptions import PapermillExecutionError
+
     for start in range(1, _STARTS + 1):
         try:
             _execute_once(notebook, executed, parameters)
@@ -95,6 +95,8 @@ _NEVER_BEGAN = "Kernel died before replying to kernel_info"
 
 
 def _execute_once(notebook: Path, executed: Path, parameters: dict[str, Any]) -> None:
+    import papermill
+
     papermill.execute_notebook(
         notebook,
         executed,
@@ -132,6 +134,8 @@ def _is_of(folder: Path, token: str) -> bool:
 
 
 def _keep(executed: Path, folder: Path, state: str, reason: str | None, inputs: Path) -> None:
+    from plc_core.batch.report import write_report  # of papermill's libraries too
+
     if reason and put_back(folder, reason):
         return
     with replacing(folder / "notebook.ipynb") as copy:

@@ -1,4 +1,4 @@
-"""Runs named by their content, so that nothing is done twice: of an experiment, or of a grid."""
+"""Runs named by their content, so that nothing is done twice: a grid's, or those of a study."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plc_core.engine.config import TrainConfig
-from plc_core.files import RunError, project_path, resource
-from plc_core.parameters import ParameterError, checked, load_yaml, notebook_values
+from plc_core.parameters import ParameterError, checked, notebook_values
+from plc_core.storage.paths import resource
 
 TRAIN_NOTEBOOK = resource("notebooks") / "01_train.ipynb"
 NOT_CONTENT = ("name", "runs_dir", "resume")
 """Parameters that do not change what is trained."""
 
-_RECIPES = TRAIN_NOTEBOOK.parent / "recipes"
 _READABLE = {
     "beta": "beta",
     "flip_rate": "flip",
@@ -49,36 +46,6 @@ class PlannedRun:
     name: str
 
 
-def plan_runs(
-    recipe: str,
-    variants: Mapping[str, Mapping[str, Any]],
-    seeds: Sequence[int],
-    common: Mapping[str, Any] | None = None,
-) -> list[PlannedRun]:
-    """The training runs of an experiment: every variant with every seed.
-
-    Args:
-        recipe: a name in `notebooks/recipes`, as "world" or "paper/qwen2.5-1.5b", or a path to a
-            YAML file of parameters of `notebooks/01_train.ipynb`.
-        variants: for each label, the parameters that make it.
-        common: parameters of all variants; a variant's own win over them, and they over the recipe.
-
-    Raises:
-        RunError: where there is no such recipe.
-        ParameterError: for an unknown parameter or a wrong value, before anything runs.
-    """
-    if not variants or not seeds:
-        raise ParameterError("An experiment needs at least one variant and one seed.")
-    if len(set(seeds)) != len(seeds):
-        raise ParameterError(f"The seeds {list(seeds)} have one of them twice.")
-    base = {**read_recipe(recipe), **(common or {})}
-    return [
-        planned(label, {**base, **changes, "seed": seed})
-        for label, changes in variants.items()
-        for seed in seeds
-    ]
-
-
 def expand_grid(notebook: Path, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """All combinations of the listed values of each part, checked, with names by content.
 
@@ -99,31 +66,6 @@ def expand_grid(notebook: Path, parts: Sequence[Mapping[str, Any]]) -> list[dict
             job["name"] = _job_name(notebook, job, values, defaults)
             jobs[job["name"]] = job  # the same content twice is one job
     return list(jobs.values())
-
-
-def check_common(
-    recipe: str, common: Mapping[str, Any], variants: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Refuse a recipe, or parameters of all variants, that no training run takes or that say
-    nothing, as every variant has its own.
-
-    Raises:
-        RunError: where there is no such recipe.
-        ParameterError: naming `recipe` or `common`, the parameter inside it and what is wrong.
-    """
-    base = read_recipe(recipe)
-    own = set.intersection(*map(set, variants.values())) if variants else set()
-    for name in common:
-        if name in {*NOT_CONTENT, "seed", *own}:
-            raise ParameterError(
-                f"common has {name!r} ({common[name]!r}), which every run of this study gets by "
-                "itself: it would change nothing."
-            )
-    for what, values in ((f"recipe {recipe!r}", base), ("common", {**base, **common})):
-        try:
-            checked({**values, "name": "planned"}, TrainConfig)
-        except ParameterError as error:
-            raise ParameterError(f"{what}: {error}") from None
 
 
 def planned(label: str, parameters: Mapping[str, Any]) -> PlannedRun:
@@ -157,27 +99,6 @@ def content_hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def read_recipe(recipe: str) -> dict[str, Any]:
-    """The parameters in a recipe's file; RunError where it is none."""
-    inside = (_RECIPES / f"{recipe}.yaml").resolve()
-    path = inside if inside.is_file() else project_path(recipe)
-    try:
-        content = load_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        folder = _RECIPES
-        known = sorted(
-            found.relative_to(folder).with_suffix("").as_posix()
-            for found in [*folder.glob("*.yaml"), *folder.glob("paper/*.yaml")]
-        )
-        raise RunError(
-            f"There is no usable recipe {recipe!r} ({error}); known are {', '.join(known)}, or the "
-            "path of a YAML file."
-        ) from None
-    if not isinstance(content, dict):
-        raise RunError(f"The recipe {path} should map parameters to values; it holds a list.")
-    return content
-
-
 def _name(config: TrainConfig, values: Mapping[str, Any]) -> str:
     parts = [config.objective, f"beta{config.beta:g}"]
     parts += [
@@ -190,10 +111,10 @@ def _name(config: TrainConfig, values: Mapping[str, Any]) -> str:
 
 
 def _without_defaults(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    from plc_core.objective.build import OBJECTIVES
+    from plc_core.objective.build import objective_class
     from plc_core.objective.routing import Router
 
-    maker = Router if objective == "plc" else OBJECTIVES[objective]
+    maker = Router if objective == "plc" else objective_class(objective)
     defaults = {n: p.default for n, p in inspect.signature(maker).parameters.items()}
     if objective == "plc":
         defaults["correct"] = True

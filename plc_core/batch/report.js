@@ -14,11 +14,6 @@
   script.textContent = text.slice(end);
   document.head.append(script);
 
-  // For a paper: on white, in ink that prints, in the sizes of the page.
-  const forPaper = (plot) => {
-    const font = { ...plot.layout.font, color: "#222", family: "Helvetica, Arial, sans-serif" };
-    return { data: plot.data, layout: { ...plot.layout, paper_bgcolor: "#fff", font } };
-  };
   const save = (format) => ({
     name: format,
     title: `Save as ${format.toUpperCase()}`,
@@ -30,8 +25,13 @@
   });
   const config = { responsive: true, displaylogo: false, modeBarButtons: [[save("svg"), save("png")]] };
   const places = document.querySelectorAll(".plc-figure");
-  JSON.parse(text.slice(0, end)).forEach(({ data, layout }, number) => {
+  const figures = JSON.parse(text.slice(0, end));
+  const narrow = matchMedia("(max-width: 600px)");
+  const draw = () => figures.forEach((figure, number) => {
     places[number].dataset.number = number + 1;
-    Plotly.newPlot(places[number], data, { ...layout, autosize: true }, config);
+    const layout = narrow.matches ? forNarrow(figure) : figure.layout;
+    Plotly.react(places[number], figure.data, { ...layout, autosize: true }, config);
   });
+  draw();
+  narrow.addEventListener("change", draw);
 })();

@@ -14,9 +14,9 @@ from nbconvert.preprocessors import Preprocessor
 from plotly import io as plotly_io
 from plotly.offline import get_plotlyjs
 
-from plc_core.batch.packing import packed
+from plc_core.batch.compressed_text import packed
 from plc_core.batch.report_order import FIGURE, finding_first
-from plc_core.files import replacing
+from plc_core.storage.files import replacing
 
 _WARNING = re.compile(r"^\S.*?:\d+: (?P<kind>\w*Warning): ", re.MULTILINE)
 _CODE_LINE = re.compile(r"\n  \S.*\n?\Z")
@@ -64,7 +64,7 @@ def _drawing(figures: list[str]) -> str:
     """Figures and plotly, compressed, and what draws them."""
     text = f"[{','.join(figures)}]\n{get_plotlyjs()}"
     holder = f'<script type="text/plain" id="packed">{packed(text)}</script>'
-    return f"{holder}<script>{_beside('report.js')}</script>"
+    return f"{holder}<script>{_beside('report_layout.js')}{_beside('report.js')}</script>"
 
 
 def _beside(name: str) -> str:

@@ -9,10 +9,13 @@ from typing import Any
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 FINDING = "<!-- finding -->"
-"""Ends the Markdown of what a notebook found, and is not seen: a report begins with it."""
+"""Ends the Markdown or HTML of what a notebook found, unseen: a report begins with it. Markdown
+behind it says more of it, below the picture and the tables."""
 
 FIGURE = "application/vnd.plotly.v1+json"
 HOW = "## How to read this"
+_ASIDE = "*How to read this.* "
+"""Begins such a text inside a notebook, where no heading says so."""
 
 
 def finding_first(cells: Iterable[Any]) -> list[Any]:
@@ -25,18 +28,19 @@ def finding_first(cells: Iterable[Any]) -> list[Any]:
     sections = _sections(deepcopy(list(cells)))
     place = next((n for n, own in enumerate(sections) if any(map(_has_figure, own))), None)
     found = [out for own in sections for cell in own for out in _taken(cell)]
+    detail = [new_markdown_cell(text) for text in map(_detail, found) if text]
     if place is None or not (found or place == 0):
         return [cell for own in _sections(list(cells)) for cell in own]
     intro, lead = sections[0], sections[1 : place + 1]
     title, said = _title(intro)
-    text = [said, *(_title(own)[1] for own in lead)]
+    text = [part.replace(_ASIDE, "") for part in (said, *(_title(own)[1] for own in lead))]
     code = [cell for cell in intro if cell["cell_type"] == "code"]
     # Figures first; the sort keeps their order and that of the tables.
     outputs = [out for own in lead for cell in own for out in cell.get("outputs", [])]
     pictures = new_code_cell(outputs=sorted(outputs, key=lambda out: not _is_figure(out)))
     how = [new_markdown_cell("\n\n".join([HOW, *filter(None, text)]))] if any(text) else []
-    first = [pictures, *how, *code] if lead else [*code, *how]
-    rest = [cell for own in sections[place + 1 :] for cell in own]
+    first = [pictures, *detail, *how, *code] if lead else [*code, *detail, *how]
+    rest = [cell for own in sections[place + 1 :] if _says(own) for cell in own]
     return [title, new_code_cell(outputs=found), *first, *rest]
 
 
@@ -57,13 +61,31 @@ def _title(section: list[Any]) -> tuple[Any, str]:
     return new_markdown_cell(head), rest.strip()
 
 
+def _says(section: list[Any]) -> bool:
+    """Whether there is more than a heading, as where what was found was all of it."""
+    return bool(_title(section)[1]) or any(cell.get("outputs") for cell in section)
+
+
 def _taken(cell: Any) -> list[Any]:
     """What the cell shows as found, taken out of it."""
     outputs = cell.get("outputs", [])
-    found = [out for out in outputs if FINDING in out.get("data", {}).get("text/markdown", "")]
+    found = [out for out in outputs if any(FINDING in text for text in _texts(out))]
     if found:
         cell["outputs"] = [out for out in outputs if out not in found]
     return found
+
+
+def _detail(found: Any) -> str:
+    """The Markdown behind what was found, taken out of the output."""
+    text, mark, detail = found["data"].get("text/markdown", "").partition(FINDING)
+    if mark:
+        found["data"]["text/markdown"] = text + mark
+    return detail.strip()
+
+
+def _texts(output: Any) -> list[str]:
+    data = output.get("data", {})
+    return [data.get(kind, "") for kind in ("text/markdown", "text/html")]
 
 
 def _is_figure(output: Any) -> bool:

@@ -3,7 +3,7 @@
 pairs            the schema and its Arrow files
 sources          `load_pairs`: files (`formats`, `folders`), public data sets (`public`)
 rows             one row to one pair, of whatever shape (`shapes`, `dialogues`, `rendered`)
-validation       every row kept or listed: `rules`, `row_rules`, `checks` over all pairs
+validation       every row kept or listed: `rules`, `row_rules`, `cross_pair_checks`
 corruption       flips, ties, annotators, warm starts
 slices, votes    parts of the pairs; groups of agreement; `exact_ties` of scored answers
 world            the embedded world

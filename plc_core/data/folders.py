@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from typing import Any
 
 from plc_core.data.formats import SUFFIXES
 from plc_core.data.pairs import DataError
-from plc_core.files import RunError, read_json
+from plc_core.storage.checksums import digest_file, said_digest, sha256
+from plc_core.storage.files import RunError, read_json
+from plc_core.storage.identity import misfit
+from plc_core.storage.seals import Seal, parquet_seal
 
 _SPLIT = re.compile(
     r"(?:^|[^a-z])(train|training|test|testing|validation|valid|val|dev|eval|evaluation|held-?out)"
@@ -26,6 +29,7 @@ _SPLITS = {
     "val": "validation",
     "dev": "validation",
 }
+_ANEW = "Write it anew (an export: from the inspector, or by plc audit --export)"
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,33 @@ class SourceFile:
     split: str
 
     def digest(self) -> str:
-        """The SHA-256 of its bytes."""
+        """The SHA-256 of its bytes.
+
+        Raises:
+            DataError: where it cannot be read, or its checksum says that it is not what was written
+                (`plc_core.runs.cleaned.exporting`).
+        """
         try:
-            with self.path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            found, said = sha256(self.path), said_digest(self.path)
         except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror}.") from None
+            where = error.filename or self.path
+            raise DataError(f"{where} cannot be read: {error.strerror}.") from None
+        if said not in (None, found):
+            beside = digest_file(self.path)
+            raise DataError(
+                f"{self.path} is not what {beside.name} beside it says: it is damaged, or was "
+                f"edited. {_ANEW}; if it is meant to be so, delete {beside.name}."
+            )
+        seal = Seal()
+        with contextlib.suppress(OSError, ValueError):  # no Parquet, or cut short: its reader says
+            seal = parquet_seal(self.path)
+        if seal.whole is False:
+            raise DataError(
+                f"{self.path} is damaged: its content is not what was written. {_ANEW}."
+            )
+        if seal.whole and (why := misfit(self.path, seal.origin)) is not None:
+            raise DataError(f"{self.path} {why}. {_ANEW}; or read it from another folder.")
+        return found
 
 
 def given_path(path: Path | str) -> Path:

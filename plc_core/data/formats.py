@@ -80,7 +80,9 @@ def rows_of_file(
         raise DataError(f"{where}: what comes does not fit into memory.") from None
     except (EOFError, zlib.error, pa.ArrowException, OSError, OverflowError) as error:
         where = f"{path}, after row {number:,}" if number else str(path)
-        raise DataError(f"{where}: the file is damaged, or cannot be read ({error}).") from None
+        raise DataError(
+            f"{where}: the file is damaged, or cannot be read ({error}). Copy or write it anew."
+        ) from None
 
 
 def _is_encoding(name: Any) -> bool:

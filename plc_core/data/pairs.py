@@ -18,7 +18,8 @@ from datasets import Dataset, Features, List, Value
 
 from plc_core.data.rules import FINDINGS, Report
 from plc_core.data.rules import DataError as DataError
-from plc_core.files import RunError, cache_dir, unwritable_cache
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import cache_dir, unwritable_cache
 
 FEATURES = Features(
     {

@@ -25,9 +25,10 @@ from plc_core.data.rules import RowError
 from plc_core.data.shapes import FIELDS as SHAPE_FIELDS
 from plc_core.data.validation import Options, RawRow, validated
 from plc_core.data.world import WORLD
-from plc_core.files import RunError, cache_dir, read_json, write_json
 from plc_core.progress import Progress
-from plc_core.storage import cached_folder, content_hash
+from plc_core.storage.cache import cached_folder, content_hash
+from plc_core.storage.files import RunError, read_json, write_json
+from plc_core.storage.paths import cache_dir
 
 
 def load_pairs(
@@ -315,7 +316,8 @@ def nothing_usable(
         near = [alias for alias in _ALIASES[name] if alias in free]
         near += difflib.get_close_matches(name, free, n=1)
         whole = json.dumps(dict(columns) | {name: near[0]}) if near else ""
-        hint = f"; is it {near[0]!r}? Then say columns={whole}." if near else "."
+        told = f"columns={whole} (on the command line -p data_columns '{whole}')"
+        hint = f"; is it {near[0]!r}? Then say {told}." if near else "."
         if near[:1] == ["instruction"] and "input" in first:
             hint += " Its field 'input' would not be part of the prompt: join the two first."
         hints.append(f"The first row has no field {name!r}, only {', '.join(first)}{hint}")

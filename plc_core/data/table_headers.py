@@ -13,7 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -62,10 +62,10 @@ def parquet_plan(path: Path, file: pq.ParquetFile) -> tuple[list[str], list[int]
     dictionaries: set[str] = set()
     rows_at_once = []
     with path.open("rb") as raw:
-        for group in range(meta.num_row_groups):
+        for group, chunks in enumerate(_chunks(path, raw, meta.num_columns)):
             together = values = whole = density = 0
-            for number in range(meta.num_columns):
-                chunk, column = meta.row_group(group).column(number), file.schema.column(number)
+            for number, chunk in enumerate(chunks):
+                column = file.schema.column(number)
                 pages = list(_pages(path, raw, chunk))
                 largest = max((size for kind, size, _, _ in pages if kind != 2), default=0)
                 names = sum(size for kind, size, _, _ in pages if kind == 2)
@@ -97,12 +97,45 @@ def _too_large(path: Path, what: str) -> DataError:
     return DataError(f"{path}: {what} to more than fits into 2 GB of memory. {_MEND}.")
 
 
-def _pages(path: Path, raw: IO[bytes], chunk: Any) -> Iterator[tuple[int, int, int, int]]:
+class _Chunk(NamedTuple):
+    """One column of a row group, as the footer says it (parquet.thrift: ColumnMetaData)."""
+
+    num_values: int
+    packed: int
+    data_page: int
+    dictionary_page: int
+
+
+def _chunks(path: Path, raw: IO[bytes], columns: int) -> list[list[_Chunk]]:
+    """The columns of every row group.
+
+    Not by pyarrow's `row_group(…).column(…)`, which aborts the process where the footer of a
+    damaged file contradicts itself.
+    """
+    try:
+        raw.seek(-8, os.SEEK_END)
+        (length,) = struct.unpack("<I", raw.read(4))
+        raw.seek(-8 - length, os.SEEK_END)
+        groups = _Compact(raw.read(length)).record().get(4) or []
+        found = [
+            [_Chunk(*(chunk[3].get(field, 0) for field in (5, 7, 9, 11))) for chunk in group[1]]
+            for group in groups
+        ]
+        numbers = (number for chunks in found for chunk in chunks for number in chunk)
+        whole = all(isinstance(number, int) for number in numbers)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        whole = False
+    if not whole or any(len(chunks) != columns for chunks in found):
+        raise DataError(f"{path}: the file is damaged (its footer).")
+    return found
+
+
+def _pages(path: Path, raw: IO[bytes], chunk: _Chunk) -> Iterator[tuple[int, int, int, int]]:
     """Kind (2: a dictionary), unpacked bytes, values and encoding of each page of a column."""
-    place = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < place:
-        place = chunk.dictionary_page_offset
-    end = min(place + chunk.total_compressed_size, os.fstat(raw.fileno()).st_size)
+    place = chunk.data_page
+    if 0 < chunk.dictionary_page < place:
+        place = chunk.dictionary_page
+    end = min(place + chunk.packed, os.fstat(raw.fileno()).st_size)
     seen = 0
     while 0 <= place < end and seen < chunk.num_values:
         header, length = _page_header(path, raw, place)
@@ -131,7 +164,7 @@ def _page_header(path: Path, raw: IO[bytes], place: int) -> tuple[dict[int, Any]
 
 
 class _Compact:
-    """Thrift's compact protocol, as far as headers need it: numbers and records of them."""
+    """Thrift's compact protocol, as far as headers need it: numbers, records and lists of them."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.place = data, 0
@@ -181,9 +214,9 @@ class _Compact:
             return self._skip(self._varint())
         if kind in (9, 10):
             head = self._byte()
-            for _ in range(head >> 4 if head >> 4 < 15 else self._varint()):
-                self._value(head & 15)
-            return None
+            count = head >> 4 if head >> 4 < 15 else self._varint()
+            values = [self._value(head & 15) for _ in range(count)]
+            return values if head & 15 == 12 else None
         if kind == 12:
             return self.record()
         raise ValueError(f"a field of the kind {kind}")

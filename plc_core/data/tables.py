@@ -47,7 +47,7 @@ def table_rows(
                 for batch in file.iter_batches(batch_size=rows, row_groups=[group])
             )
             for number, row in _numbered(path, batches, bounds):
-                yield number, row, number / file.metadata.num_rows
+                yield number, row, number / max(file.metadata.num_rows, 1)
         return
     start = 8 if head[:6] == ARROW else 0
     with pa.OSFile(str(path), "rb") as source:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from plc_core.data import checks
+from plc_core.data import cross_pair_checks as checks
 from plc_core.data.bounds import Bounds
 from plc_core.data.cells import read_cells
-from plc_core.data.checks import Facts
 from plc_core.data.contamination import EvaluationPrompts
+from plc_core.data.cross_pair_checks import Facts
 from plc_core.data.pairs import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -36,7 +36,7 @@ from plc_core.data.pairs import (
 from plc_core.data.rows import normalised, renamed
 from plc_core.data.rules import FINDINGS, Action, RowError, chosen_actions
 from plc_core.data.shapes import plain_row
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 
 
 class RawRow(NamedTuple):

@@ -17,8 +17,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, TrainingArguments
 
 from plc_core.engine.config import TrainConfig
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 _LOADERS = 2
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import re
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, Trainer
 
-from plc_core.engine.adapters import peft_quiet
+from plc_core.engine.checkpoint_files import (
+    TRAINER_STATE,
+    check_checkpoint,
+    check_files,
+    check_step,
+    damaged,
+    has_list,
+    remedy_of,
+    step_of,
+)
 from plc_core.engine.config import StageConfig, TrainConfig
-from plc_core.engine.models import disable_dropout, is_model_file, load_policy, misplaced
-from plc_core.files import ForeignFileError, RunError, is_there, paths_in, read_json
+from plc_core.engine.models.adapters import peft_quiet
+from plc_core.engine.models.load import disable_dropout, load_policy
+from plc_core.engine.models.model_files import check_start, is_model_file
 from plc_core.objective import FlipPosterior, Objective, Router
 from plc_core.runs import Run, create_run, open_run, resolve
-from plc_core.storage import MANIFEST, first_damaged, listed
+from plc_core.storage.files import RunError, is_there, paths_in, read_json
+from plc_core.storage.manifest import MANIFEST, listed
 
-TRAINER_STATE = "trainer_state.json"
 STATE_FILE = "plc_state.json"  # of the objective, its router and the flip posterior
-_OLD_LIST = "plc_files.json"  # names and sizes, of versions without checksums
-
 
 _MAY_CHANGE = {"resume", "runs_dir"}
 
@@ -73,7 +79,7 @@ def last_checkpoint(run: Run) -> Path | None:
     checkpoint = _last_finished(run)
     if checkpoint is not None:
         if _lost_list(run, checkpoint):
-            raise _damaged(checkpoint, MANIFEST)
+            raise damaged(checkpoint, MANIFEST)
         check_checkpoint(checkpoint)
     return checkpoint
 
@@ -86,7 +92,13 @@ def trained_checkpoint(run: Run) -> Path:
     """
     checkpoint = _last_finished(run)  # its optimizer, which may be large, is not needed
     if checkpoint is None:
-        raise RunError(f"The run {run.name!r} has no whole checkpoint, so it has no policy.")
+        advice = "Train it with resume set to true."
+        if run.is_trained:
+            advice = "Put a copy of it back; without one, train a run of another name the same way."
+        raise RunError(
+            f"The run {run.name!r} has no whole checkpoint, so it has no policy: there is none in "
+            f"{run.path / 'checkpoints'}. {advice}"
+        )
     if _falls_short(run, checkpoint):
         raise RunError(
             f"The run {run.name!r} was trained to step {run.info['trained_steps']}, and the last "
@@ -108,30 +120,45 @@ def _falls_short(run: Run, checkpoint: Path) -> bool:
     Of trainings with a trainer of the user's own it is not known which checkpoints were to be kept.
     """
     steps = run.info.get("trained_steps")
-    return steps is not None and bool(run.info.get("config")) and _step(checkpoint) < steps
+    return steps is not None and bool(run.info.get("config")) and step_of(checkpoint) < steps
 
 
 def whole_checkpoints(run: Run) -> dict[int, Path]:
     """The folders of the run's whole checkpoints by their step, in order."""
-    found = {_step(path): path for path in _finished(run)}
+    found = {step_of(path): path for path in _finished(run)}
     return dict(sorted(found.items()))
 
 
+def _lost_list(run: Run, checkpoint: Path) -> bool:
+    training = run.info.get("kind") == "training"
+    return run.has_checksums and training and not has_list(checkpoint)
+
+
 def load_trained(run: Run, checkpoint: Path | None = None) -> PreTrainedModel | PeftModel:
-    """The policy of a checkpoint of the run, by itself the last."""
+    """The policy of a checkpoint of the run, by itself the last.
+
+    Raises:
+        RunError: where it has none, or its files or, of adapters, the model that they were trained
+            on are not what they were.
+    """
     config = run.info["config"]
     checkpoint = checkpoint or trained_checkpoint(run)
     if _lost_list(run, checkpoint):
-        raise _damaged(checkpoint, MANIFEST)
-    _check_files(checkpoint, is_model_file)
-    _check_step(checkpoint)
+        raise damaged(checkpoint, MANIFEST)
+    check_files(checkpoint, is_model_file)
+    check_step(checkpoint)
     if not (checkpoint / "adapter_config.json").exists():
         return load_policy(str(checkpoint.resolve()))[0]
     base: Any = load_policy(config["model"])[0]
+    check_start(run, base)
     if isinstance(base, PeftModel):
         base = base.unload()  # the checkpoint has the adapters that the run began with, trained on
-    with peft_quiet():
-        adapted = PeftModel.from_pretrained(base, checkpoint)
+    try:
+        with peft_quiet():
+            adapted = PeftModel.from_pretrained(base, checkpoint)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        said = f"The adapters in {checkpoint} cannot be loaded: {error}. {remedy_of(checkpoint)}"
+        raise RunError(said) from error
     disable_dropout(adapted)
     return adapted
 
@@ -187,7 +214,7 @@ def _finished(run: Run) -> list[Path]:
 
 
 def _last_finished(run: Run) -> Path | None:
-    return max(_finished(run), key=_step, default=None)
+    return max(_finished(run), key=step_of, default=None)
 
 
 def _was_finished(path: Path) -> bool:
@@ -203,89 +230,6 @@ def _was_finished(path: Path) -> bool:
         return isinstance(read_json(path / TRAINER_STATE, sealed=False).get("global_step"), int)
     except RunError:
         return False
-
-
-def _step(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
-
-
-def check_checkpoint(checkpoint: Path) -> None:
-    """RunError where a file of a checkpoint is not what was written.
-
-    One that was written without checksums, by an older version, has its files looked at: those of
-    torch have checksums of their own, but its weights are taken as they are.
-    """
-    _check_files(checkpoint)
-    if not _has_list(checkpoint):
-        _look_at(checkpoint)
-    _check_step(checkpoint)
-
-
-def _check_files(checkpoint: Path, needed: Callable[[str], bool] = lambda name: True) -> None:
-    """RunError where a `needed` file is damaged, or the list is of another run or checkpoint."""
-    try:
-        name = first_damaged(checkpoint, needed)
-    except ForeignFileError as error:
-        advice = _advice(checkpoint)
-        if error.written_as is not None:
-            advice = misplaced(checkpoint, Path(error.written_as).parent.name)
-        raise RunError(f"{error.path} {error.why}. {advice}") from None
-    if name is not None:
-        raise _damaged(checkpoint, name)
-
-
-def _check_step(checkpoint: Path) -> None:
-    """RunError where the folder's name is not of the step it was written at, as of a copy."""
-    step = read_json(checkpoint / TRAINER_STATE, sealed=False).get("global_step")
-    if step != _step(checkpoint):
-        advice = misplaced(checkpoint, f"checkpoint-{step}")
-        raise RunError(f"{checkpoint} is the checkpoint of step {step}. {advice}")
-
-
-def _has_list(checkpoint: Path) -> bool:
-    return is_there(checkpoint / MANIFEST)
-
-
-def _lost_list(run: Run, checkpoint: Path) -> bool:
-    training = run.info.get("kind") == "training"
-    return run.has_checksums and training and not _has_list(checkpoint)
-
-
-def _damaged(checkpoint: Path, name: str) -> RunError:
-    return RunError(f"{checkpoint / name} is damaged or missing. {_advice(checkpoint)}")
-
-
-def _advice(checkpoint: Path) -> str:
-    return f"Delete the folder {checkpoint} to go on from an earlier checkpoint."
-
-
-def _look_at(checkpoint: Path) -> None:
-    advice = _advice(checkpoint)
-    names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
-    if not any(map(_is_weights, names)):
-        raise RunError(f"{checkpoint.name} has no weights. {advice}")
-    needed = {"optimizer.pt", "scheduler.pt"}
-    if _OLD_LIST in names:  # sharded optimizers have other names
-        needed = set(read_json(checkpoint / _OLD_LIST, sealed=False))
-    for name in sorted(needed - names):
-        raise RunError(f"{checkpoint.name} has no {name}. {advice}")
-    for name in sorted(names):
-        path = checkpoint / name
-        try:
-            if path.suffix == ".safetensors":
-                with safe_open(path, framework="numpy"):
-                    pass
-            elif path.suffix in (".pt", ".pth", ".bin"):
-                # torch.save writes a zip file, with a checksum for everything in it.
-                with zipfile.ZipFile(path) as archive:
-                    if archive.testzip() is not None:
-                        raise zipfile.BadZipFile("a checksum is wrong")
-        except (OSError, SafetensorError, zipfile.BadZipFile) as error:
-            raise RunError(f"{name} of {checkpoint.name} is damaged ({error}). {advice}") from None
-
-
-def _is_weights(name: str) -> bool:
-    return name.startswith(("model", "adapter")) and name.endswith(".safetensors")
 
 
 class KnowsTiedWeights(Trainer):

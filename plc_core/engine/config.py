@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from plc_core.files import project_path
+from plc_core.objective.build import OBJECTIVES
+from plc_core.storage.paths import project_path
 
-# The keys of plc_core.objective.OBJECTIVES, spelled out here because torch is not loaded.
-Objective: TypeAlias = Literal[
-    "dpo",
-    "cdpo",
-    "rdpo-robust",
-    "rdpo-length",
-    "kto-pair",
-    "rso",
-    "gamma-po",
-    "dr-dpo",
-    "ropo",
-    "re-po",
-    "ipo",
-    "simpo",
-    "dpo-ln",
-    "plc",
-]
+if TYPE_CHECKING:
+    ObjectiveName: TypeAlias = str
+else:
+    ObjectiveName = Literal[tuple(OBJECTIVES)]
 
 Flips: TypeAlias = Literal["random", "lowest-margin", "largest-gap", "smallest-gap"]
 
@@ -113,7 +101,7 @@ class TrainConfig(DataConfig):
 
     name: str  # name of the run, and of its folder
     runs_dir: str = "runs"  # where run folders lie; relative to the checkout
-    objective: Objective = "plc"
+    objective: ObjectiveName = "plc"
     objective_options: dict[str, Any] = Field(default_factory=dict)  # as {"epsilon": 0.1}
     recipe: Literal["conservative", "balanced", "aggressive"] = "aggressive"
     beta: float = Field(0.2, gt=0)  # scale of the margin

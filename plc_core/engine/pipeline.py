@@ -1,34 +1,26 @@
-"""One training run from its parameters to its folder: the straight line of the design."""
+"""One training run, from its parameters to its folder."""
 
 from __future__ import annotations
 
 import atexit
-import json
 import logging
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from accelerate import PartialState
-from datasets import Dataset
 from peft import PeftModel
 from transformers import (
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
     TrainerState,
     set_seed,
 )
 
-from plc_core.data import DataError, Pairs, flip_labels, mark_oracle_states, split_held_out
-from plc_core.data.corruption import flip_hardest, inject_ties, label_by_annotator, warm_start
-from plc_core.data.slices import of_prompts, prompt_digests
-from plc_core.engine.adapters import add_lora
+from plc_core.data import DataError
 from plc_core.engine.arguments import (
     Machine,
     check_machine,
@@ -39,33 +31,34 @@ from plc_core.engine.arguments import (
 )
 from plc_core.engine.checkpoints import (
     check_record,
-    check_same,
     last_checkpoint,
     load_objective_state,
     lost_last_checkpoint,
     open_training,
 )
 from plc_core.engine.config import TrainConfig
-from plc_core.engine.logprobs import verify_packing
-from plc_core.engine.models import compile_layers, describe, load_policy
-from plc_core.engine.packing import (
+from plc_core.engine.forward.logprobs import verify_packing
+from plc_core.engine.forward.packing import (
     PairCollator,
     StepCollator,
     check_budget,
     pair_sizes,
-    with_lengths,
 )
-from plc_core.engine.reference import final_margins, with_reference
-from plc_core.engine.sources import Source, load_ties, source_of
-from plc_core.engine.tokens import Tokens, tokenize_pairs
+from plc_core.engine.models.adapters import add_lora
+from plc_core.engine.models.load import compile_layers, describe, load_policy
+from plc_core.engine.models.model_files import check_start
+from plc_core.engine.reference import with_reference
+from plc_core.engine.run_record import record_inputs
+from plc_core.engine.tokens.tokenized import Tokens, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
+from plc_core.engine.training_pairs import training_pairs, with_pair_priors
 from plc_core.engine.visits import VisitRecorder, tell_progress
-from plc_core.files import RunError, cache_dir
 from plc_core.objective import FlipPosterior, Objective, Router, build_objective
 from plc_core.progress import Progress
 from plc_core.runs import Run, open_run, resolve
 from plc_core.runs.alerts import Alerts, margin_noise, training_alerts
-from plc_core.runs.provenance import provenance
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import cache_dir
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +99,7 @@ def train(config: TrainConfig) -> Run:
     with run.running("preparing") if main else nullcontext():
         progress = Progress(run if main else None)
         policy, tokenizer = load_policy(config.model, config.weights_dtype)
+        check_start(run, policy)
         _check_adapters(config, policy)
         policy.to(processes.device)
         pairs = training_pairs(config, policy, tokenizer, progress)
@@ -127,7 +121,7 @@ def train(config: TrainConfig) -> Run:
         if config.pair_priors:
             dataset = with_pair_priors(dataset, tokens.pairs)
         if main:
-            _record(run, config, tokens, reference)
+            record_inputs(run, config, tokens, reference)
         # Fresh adapters draw from the seed alone, whatever was computed or cached before.
         set_seed(config.seed)
         model: PreTrainedModel | PeftModel = policy
@@ -157,13 +151,13 @@ def train(config: TrainConfig) -> Run:
         # No process leaves while the first one still writes, nor with the group's threads alive,
         # which would abort it at exit.
         processes.wait_for_everyone()
-        run = open_run(run.path)  # the first process has written what it is made of
+        run = open_run(run.path)  # reopened, to read what the first process wrote
         atexit.register(processes.destroy_process_group)
     return run
 
 
 def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
-    """The objective of a run, and the router that is logged beside one that has none."""
+    """The objective of a run, and the shadow router that is logged where it has none."""
     routing: dict[str, Any] = {
         "recipe": config.recipe,
         "prior": tuple(config.prior),
@@ -175,85 +169,6 @@ def objectives(config: TrainConfig) -> tuple[Objective, Router | None]:
         return build_objective("plc", beta=config.beta, **routing, **options), None
     objective = build_objective(config.objective, beta=config.beta, **options)
     return objective, Router(**routing)
-
-
-def training_pairs(
-    config: TrainConfig,
-    policy: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    progress: Progress,
-) -> Pairs:
-    """The pairs that `config` asks for, the same for every objective.
-
-    Held-out pairs leave first, with their prompts: no exact tie of such a prompt is injected.
-    Corruption comes in this order: warm start, annotator, exact ties, flips. Warm pairs and
-    injected ties are left alone by all that follows; a flip of a label that the annotator
-    reversed turns it back.
-
-    Raises:
-        DataError, RunError: where data, tie pool or the run of the margins cannot be used.
-    """
-    source = source_of(config.data, config.data_revision, (policy, tokenizer))
-    pairs, held_out = trained_and_held_out(config, progress, source)
-    if config.warm_share:
-        pairs = warm_start(pairs, config.warm_share, config.seed)
-    if config.annotator:
-        pairs = label_by_annotator(pairs, config.seed)
-    if config.tie_rate:
-        pool = load_ties(source, config, progress)
-        if held_out is not None:
-            pool = of_prompts(pool, set(prompt_digests(held_out)), inside=False)
-        pairs = inject_ties(pairs, pool, config.tie_rate, config.seed)
-    if config.flips == "random":
-        # Without flips the pairs stay the file that they were read into.
-        pairs = flip_labels(pairs, config.flip_rate, config.seed) if config.flip_rate else pairs
-    elif config.margins_run is not None:
-        run = open_run(resolve(config.runs_folder, config.margins_run))
-        margins = final_margins(run, pairs, tokenizer, progress)
-        pairs = flip_hardest(pairs, config.flip_rate, "lowest-margin", margins)
-    else:
-        pairs = flip_hardest(pairs, config.flip_rate, config.flips)
-    return mark_oracle_states(pairs) if source.scores_are_true else pairs
-
-
-def trained_and_held_out(
-    config: TrainConfig, progress: Progress, source: Source | None = None
-) -> tuple[Pairs, Pairs | None]:
-    """The pairs to train on before any corruption, and those that are held out, if any are.
-
-    Raises:
-        DataError: where they cannot be read, or none would be left to train on.
-    """
-    source = source or source_of(config.data, config.data_revision)
-    pairs = source.load(config, progress)
-    return split_held_out(pairs, config.held_out) if config.held_out else (pairs, None)
-
-
-def with_pair_priors(dataset: Dataset, pairs: Pairs) -> Dataset:
-    """Add the columns p_flip and p_tie to tokenised pairs, from the columns of their rows.
-
-    NaN is where a row does not say it.
-
-    Raises:
-        DataError: where no row has a p_flip, or one is no probability.
-    """
-    columns: dict[str, list[float]] = {"p_flip": [], "p_tie": []}
-    for text in pairs.dataset["metadata"]:
-        row = json.loads(text or "{}")
-        for name, values in columns.items():
-            value = row.get(name)
-            known = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (known and (0 <= value <= 1 or value != value)):
-                raise DataError(f"A row has the {name} {value!r}, which is not a probability.")
-            values.append(float(value) if known else math.nan)
-    if not any(value == value for value in columns["p_flip"]):
-        raise DataError(
-            "pair_priors needs the column p_flip, which an audit adds to an export: plc audit FILE "
-            "--policy prior."
-        )
-    for name, values in columns.items():
-        dataset = dataset.add_column(name, pa.array(values, pa.float32()))
-    return dataset
 
 
 def _check_adapters(config: TrainConfig, policy: object) -> None:
@@ -283,50 +198,6 @@ def _warn_of_identical(tokens: Tokens, left_out: bool) -> None:
         logger.warning(sentence)
 
 
-def _record(run: Run, config: TrainConfig, tokens: Tokens, reference: dict[str, Any]) -> None:
-    """Write what the run is made from; RunError where a resumed run was made from other things."""
-    pairs = tokens.pairs
-    fingerprint = pairs.fingerprint
-    table = with_lengths(pairs.table, tokens.dataset)
-    if "data" in run.info:
-        if not isinstance(run.info["data"], dict) or not isinstance(run.info["reference"], dict):
-            raise RunError(f"The run.json of {run.name!r} is not as a run writes it.")
-        check_same(run, "data", run.info["data"].get("fingerprint"), fingerprint)
-        for name in ("model", "precision", "attention"):
-            check_same(run, f"reference {name}", run.info["reference"].get(name), reference[name])
-        run.write_pairs(table)  # the same, and whole, whatever became of the file
-        return
-    run.write_pairs(table)
-    run.write_findings(pairs.findings)
-    report = pairs.report()
-    run.update_info(
-        data={
-            "source": config.data,
-            "origin": pairs.origin,
-            "fingerprint": fingerprint,
-            "rows_read": pairs.rows_read,
-            "rows": len(pairs),
-            "rules": {
-                row["rule"]: {"rows": row["rows"], "action": row["action"]}
-                for row in report.table().to_dict("records")
-            },
-            "max_length": config.max_length,
-            "tokens": tokens.counts,
-            "tokens_in_words": tokens.sentences(),
-            **{
-                marker: sum(pairs.dataset[marker]) for marker in ("flipped", "injected_tie", "warm")
-            },
-        },
-        reference=reference,
-        **provenance(),
-        hardware={
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-            "processes": PartialState().num_processes,
-            "threads": torch.get_num_threads(),
-        },
-    )
-
-
 def _fit(
     trainer: PreferenceTrainer, run: Run, done: int, steps: int, checkpoint: Path | None
 ) -> None:
@@ -345,7 +216,7 @@ def _fit(
     if trainer.is_world_process_zero():
         tell_progress(run, trainer.state.global_step, steps)
         metrics = run.metrics()
-        # All at once: who finds the first of them takes the run for finished.
+        # In one write: a reader that sees trained_steps takes the run as finished.
         run.update_info(
             trained_steps=trainer.state.global_step,
             margin_noise=margin_noise(metrics),
@@ -354,7 +225,7 @@ def _fit(
 
 
 class _Bar(TrainerCallback):
-    """One bar for the whole training, in place of transformers' line a logged step."""
+    """One bar for the whole training, in place of transformers' line per logged step."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self.advance = advance

@@ -17,14 +17,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from plc_core.data import Pairs
 from plc_core.data.corruption.flips import reverse
 from plc_core.engine.checkpoints import load_trained
-from plc_core.engine.logprobs import autocast, numerics, pair_logps
-from plc_core.engine.models import load_policy
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
-from plc_core.engine.tokens import content_keys, tokenize_pairs
-from plc_core.files import RunError, cache_dir, exclusive
+from plc_core.engine.forward.logprobs import autocast, numerics, pair_logps
+from plc_core.engine.forward.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.models.load import load_policy
+from plc_core.engine.models.model_files import check_start
+from plc_core.engine.tokens.tokenized import content_keys, tokenize_pairs
 from plc_core.progress import Progress
 from plc_core.runs import LENGTH_COLUMNS, Run
-from plc_core.storage import ContentStore, content_hash
+from plc_core.storage.cache import ContentStore, content_hash
+from plc_core.storage.files import RunError
+from plc_core.storage.paths import cache_dir, exclusive
 
 _SCHEMA = pa.schema(
     [
@@ -172,12 +174,13 @@ def policy_margins(
     and chosen_tokens and rejected_tokens. Pairs that the chat template refuses have no row.
 
     Raises:
-        RunError: where the run has no trained policy.
+        RunError: where the run has no trained policy, or began from another model than is there.
     """
     config = run.info["config"]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained: Any = load_trained(run)
     reference: Any = load_policy(config["model"])[0]
+    check_start(run, reference)
     trained.to(device).eval()
     reference.to(device)
     bf16 = config["precision"] == "bf16"

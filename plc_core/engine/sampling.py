@@ -10,8 +10,8 @@ import torch
 from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from plc_core.files import RunError
 from plc_core.progress import Progress
+from plc_core.storage.files import RunError
 
 Decoding = Literal["greedy", "sampled"]
 

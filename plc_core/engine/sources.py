@@ -25,13 +25,13 @@ from plc_core.data.world import (
 )
 from plc_core.data.world.prompts import training_prompt, training_prompts
 from plc_core.engine.config import DataConfig, SftConfig, TrainConfig
-from plc_core.engine.conversations import Row
-from plc_core.engine.models import load_policy, model_identity
+from plc_core.engine.models.load import load_policy, model_identity
 from plc_core.engine.sampling import generate
-from plc_core.engine.tokens import prompt_ids
-from plc_core.files import project_path
+from plc_core.engine.stages.conversations import Row
+from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.progress import Progress
-from plc_core.storage import cached_table
+from plc_core.storage.cache import cached_table
+from plc_core.storage.paths import project_path
 
 Sampler: TypeAlias = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 """The policy that answers, and its tokenizer."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from trl import DPOConfig, DPOTrainer
 
-from plc_core.engine.trainer import CarriesObjective
+from plc_core.engine.objective_trainer import CarriesObjective
 from plc_core.engine.trl_record import begun, pairs_table
 from plc_core.engine.visits import VisitRecorder, tell_progress
 from plc_core.objective import FlipPosterior, Objective, PairLogps, Router, Routing

@@ -17,10 +17,10 @@ from plc_core.data.pairs import SCHEMA, pair_id, repeated_id
 from plc_core.data.rows import normalised
 from plc_core.data.rules import RowError
 from plc_core.engine.checkpoints import check_record
-from plc_core.engine.packing import with_lengths
-from plc_core.files import RunError
+from plc_core.engine.forward.packing import with_lengths
 from plc_core.runs import Run, create_run, open_run
 from plc_core.runs.provenance import provenance
+from plc_core.storage.files import RunError
 
 _TOKENS = ("prompt_ids", "chosen_ids", "rejected_ids")
 
@@ -42,6 +42,8 @@ def begun(output_dir: Path, done: int, pairs: pa.Table, about: Mapping[str, Any]
             # Without parameters: no notebook of this package makes such a run again.
             info = {"kind": "training", "config": {}, **about, **provenance()}
             run = create_run(root, f"training-{number}", info)
+        elif run.is_trained:
+            run.update_info(trained_steps=None)  # until it is again
         run.truncate_after(done)
         run.write_pairs(pairs)
         found = [str(run.path)]

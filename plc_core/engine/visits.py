@@ -14,13 +14,13 @@ from accelerate import PartialState
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from plc_core.files import RunError
 from plc_core.objective import FlipPosterior, ObjectiveOutput, PairLogps, Router, Routing
 from plc_core.objective.reduction import counts_over_ranks, gather_over_ranks, objects_over_ranks
 from plc_core.progress import SECONDS_BETWEEN_STATUS
 from plc_core.runs import Run
 from plc_core.runs.alerts import SATURATED, Alerts
 from plc_core.runs.visit_files import VISITS_SCHEMA
+from plc_core.storage.files import RunError
 
 _VALUES = [*VISITS_SCHEMA.names[3:], "loss", "distinct", "noise_rate", "noise_low", "noise_high"]
 _STEPS_A_FILE = 16
@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_FILES = 10.0
 
 
 class HostCopy:
-    """A tensor on its way to the host; who asks for it waits for it, and for nothing after it."""
+    """An asynchronous copy to the host; reading it waits for this copy only."""
 
     def __init__(self, tensor: Tensor) -> None:
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -66,6 +66,10 @@ class VisitRecorder:
     an optimizer step, which is read when the device is at work on the next one, so that it never
     waits for the host. Writes happen on the main process: every few steps or seconds, at
     checkpoints, and when training ends in whatever way.
+
+    A step calls `add` per forward, `close_step` before its update and `end_step` after it;
+    `settle` reads the steps that have ended, `write_if_due` and `flush` write them, `keep` does so
+    when training fails.
 
     Args:
         pair_ids: the id of each row of the training set.
@@ -123,7 +127,7 @@ class VisitRecorder:
         self._finite.append(HostCopy(out.margin.isfinite()))
 
     def close_step(self, step: int, epoch: float, router: Router | None) -> None:
-        """Take the step's visits together, after its backward is asked for, before its update.
+        """Take the step's visits together, once its backward is launched and before its update.
 
         `router` is the one whose calibration is logged.
 
@@ -226,8 +230,8 @@ class VisitRecorder:
     def write_if_due(self) -> None:
         """Read the steps so far, write them every few of them or seconds, and tell status.json.
 
-        For a moment when the device has work to do: the posterior over the steps so far, which
-        this step's visits are read with, is computed behind it too.
+        Call it while the device is busy: the posterior over the earlier steps, which gives this
+        step's p_flip, is computed meanwhile.
         """
         self.posterior.read()
         self.settle()
@@ -287,7 +291,7 @@ class VisitRecorder:
             self._write()
 
     def keep(self) -> None:
-        """Write what there is where this rank fails, perhaps alone; nothing may cover its error."""
+        """Write what was collected when this rank fails, perhaps alone; mask no error by that."""
         if PartialState().num_processes == 1:
             with contextlib.suppress(Exception):
                 self.settle()

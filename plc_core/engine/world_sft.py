@@ -24,6 +24,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from plc_core.data.world import CHECKPOINT, RESPONSE_TOKENS, VOCABULARY, write_response
 from plc_core.data.world.language import ANSWER, BOS, EOS, PAD
 from plc_core.data.world.prompts import training_prompt
+from plc_core.storage.manifest import list_checksums
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +159,7 @@ def save(model: LlamaForCausalLM, folder: Path) -> None:
     model.config.dtype = torch.float32
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder, save_jinja_files=False)
+    list_checksums(folder)
 
 
 def _sample_rows(

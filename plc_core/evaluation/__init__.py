@@ -6,7 +6,7 @@ judges           what an answer is worth; `judges.named` finds one by its name
 chain            all of it for many runs; `completeness` says what is there, `judged` reads it
 win_rate, sides, comparison
                  one comparison: of two series, of a cell, of all; `length_control` at equal
-                 lengths, `over_seeds` over seeds and beyond a control
+                 lengths
 divergence       the KL of a policy to its start
 results, tables, summary
                  what a reader sees

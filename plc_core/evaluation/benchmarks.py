@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -20,7 +21,9 @@ from plc_core.data.public import DATASETS, PublicDataset, public_files
 from plc_core.data.world import RESPONSE_TOKENS
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.evaluation.prompts import Prompt, prompt_of_row
-from plc_core.files import cache_dir, exclusive, replacing
+from plc_core.storage.checksums import said_digest, sha256
+from plc_core.storage.files import replacing_digested
+from plc_core.storage.paths import cache_dir, exclusive
 
 WORLD, GOLD = "world", "gold"
 """The embedded world's prompts, and the judge that knows the truth about answers to them alone."""
@@ -265,14 +268,15 @@ def _downloaded(repository: str, commit: str, inside: str) -> Path:
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
     path: Path = cache_dir() / "benchmarks" / f"{name}.jsonl"
     with exclusive(path):
-        if path.exists():
-            return path
+        with contextlib.suppress(OSError):  # it is not there, or damaged
+            if said_digest(path) in (None, sha256(path)):
+                return path
         try:
             reply = httpx.get(url, timeout=60, follow_redirects=True)
             reply.raise_for_status()
         except httpx.HTTPError as error:
             raise DataError(f"{url} could not be read ({error}). {_COPY}") from None
-        with replacing(path) as temporary:
+        with replacing_digested(path) as temporary:
             temporary.write_bytes(reply.content)
     return path
 

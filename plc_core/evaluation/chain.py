@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 
 from plc_core.engine.checkpoints import load_trained
-from plc_core.engine.models import load_policy, load_tokenizer
+from plc_core.engine.models.load import load_policy, load_tokenizer
+from plc_core.engine.models.model_files import check_start
 from plc_core.evaluation.comparison import GROUP, Evaluation
 from plc_core.evaluation.completeness import (
     Bench,
@@ -30,8 +31,8 @@ from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.named import Judge, check_judges, named_judge
 from plc_core.evaluation.methods import Contestant, check_contestants
 from plc_core.evaluation.policies import LocalPolicy, Policy
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 
 def evaluate_runs(
@@ -128,11 +129,13 @@ def _answer(
         return
     if model not in references:
         references[model] = on_device(*load_policy(model))
+    reference = references[model]
+    check_start(run, reference.model, reference.identity["model"])
     for decoding in bench.decodings.values():
-        generate(run, bench.prompts, references[model], decoding, name="reference")
+        generate(run, bench.prompts, reference, decoding, name="reference")
     if "sampled" in bench.decodings and isinstance(own, LocalPolicy):
         rows = int(run.info["config"].get("row_tokens", 1024))
-        measure_log_ratios(run, name, own, references[model], bench.decodings["sampled"], rows)
+        measure_log_ratios(run, name, own, reference, bench.decodings["sampled"], rows)
 
 
 def on_device(model: Any, tokenizer: Any) -> LocalPolicy:

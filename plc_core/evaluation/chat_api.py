@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from plc_core.files import RunError
+from plc_core.storage.files import RunError
 
 _VERSION = "2023-06-01"  # of the Anthropic API
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}

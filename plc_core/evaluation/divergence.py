@@ -8,13 +8,14 @@ import json
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.engine.logprobs import response_logps
-from plc_core.engine.packing import PairCollator
-from plc_core.engine.tokens import prompt_ids
+from plc_core.engine.forward.logprobs import response_logps
+from plc_core.engine.forward.packing import PairCollator
+from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.evaluation.generate import answer_store
 from plc_core.evaluation.policies import Decoding, LocalPolicy
-from plc_core.files import RunError, write_table
 from plc_core.runs import Run
+from plc_core.runs.status import now
+from plc_core.storage.files import RunError, write_json, write_table
 
 LOG_PROBS = pa.schema(
     {
@@ -39,10 +40,10 @@ def measure_log_ratios(
 ) -> pd.DataFrame:
     """Log-probs of a run's sampled answers under its policy and its reference.
 
-    Writes generations/<benchmark>-log-probs.parquet, where rows of other policies stay. The mean
-    of policy_logp - reference_logp over answers sampled at temperature 1 estimates
-    KL(policy || reference), in nats a response. The tokens are those that were sampled, which the
-    text does not always give back.
+    Writes generations/<benchmark>-log-probs.parquet, where rows of other policies stay, and a
+    record beside it. The mean of policy_logp - reference_logp over answers sampled at temperature 1
+    estimates KL(policy || reference), in nats a response. The tokens are those that were sampled,
+    which the text does not always give back.
 
     Args:
         benchmark: by its name in generations/.
@@ -84,5 +85,7 @@ def measure_log_ratios(
     stays = LOG_PROBS.empty_table()
     with contextlib.suppress(RunError):  # missing, or damaged: others are measured again
         stays = run.read_table(path, filters=[("policy", "!=", name)])
-    write_table(path, pa.concat_tables([stays, table]))
+    whole = pa.concat_tables([stays, table])
+    write_table(path, whole)
+    write_json(path.with_suffix(".json"), {"rows": len(whole), "written": now()})
     return table.to_pandas()

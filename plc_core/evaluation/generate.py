@@ -14,11 +14,18 @@ from plc_core.data.dialogues import Turn
 from plc_core.data.pairs import DataError
 from plc_core.evaluation.benchmarks import Benchmark, Prompt
 from plc_core.evaluation.policies import Answer, Decoding, Policy
-from plc_core.files import RunError, is_there, make_folder, read_json, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
-from plc_core.storage import ContentStore
+from plc_core.storage.cache import ContentStore
+from plc_core.storage.files import (
+    RunError,
+    is_there,
+    make_folder,
+    read_json,
+    write_json,
+    write_table,
+)
 
 GENERATIONS = pa.schema(
     {

@@ -10,8 +10,8 @@ import pandas as pd
 from plc_core.evaluation.comparison import GROUP, SFT, Evaluation
 from plc_core.evaluation.methods import Contestant, check_same
 from plc_core.evaluation.win_rate import Incomplete
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 ITSELF = "run"
 """The one method of the evaluation of one run."""

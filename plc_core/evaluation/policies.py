@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from plc_core.data.dialogues import Turn
-from plc_core.engine.models import model_identity
+from plc_core.engine.models.load import model_identity
 from plc_core.engine.sampling import (
     Response,
     generate_batch,
@@ -30,11 +30,11 @@ from plc_core.engine.sampling import (
     response_of,
 )
 from plc_core.engine.sampling import generate as sample_together
-from plc_core.engine.templates import chat_format
-from plc_core.engine.tokens import prompt_ids
+from plc_core.engine.tokens.templates import chat_format
+from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.evaluation.chat_api import ChatReply, ChatRequest, ChatServer, ask_all
-from plc_core.files import RunError
-from plc_core.storage import content_hash
+from plc_core.storage.cache import content_hash
+from plc_core.storage.files import RunError
 
 _PAGE = 256  # tokens to a block of the paged cache, transformers' default
 
@@ -176,7 +176,7 @@ class LocalPolicy:
         chat_format(tokenizer)
         self.model, self.tokenizer = model, tokenizer
         self.batch_size, self.continuous = batch_size, continuous
-        self.identity = {
+        self.identity: dict[str, Any] = {
             "model": model_identity(model),
             "adapters": _adapters(model),
             "tokenizer": _vocabulary(tokenizer),

@@ -26,7 +26,7 @@ def over_cells(cells: pd.DataFrame, keys: Sequence[str], by: Sequence[str] = ())
 
     Raises:
         JoinError: where methods of a group do not have the same cells, once each: their means
-            would not compare. Seeds are averaged first (`over_seeds`).
+            would not compare. Seeds are averaged first (`mean_over_seeds`).
     """
     rows = []
     for group, part in cells.groupby([*by], sort=False) if by else [((), cells)]:
@@ -53,7 +53,7 @@ def over_cells(cells: pd.DataFrame, keys: Sequence[str], by: Sequence[str] = ())
     return pd.DataFrame(rows)
 
 
-def over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def mean_over_seeds(cells: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Mean and standard deviation (n - 1) over seeds: one row a cell and method.
 
     Returns `keys`, method, seeds, win_rate, sd (percent; NaN for one seed), and where the cells
@@ -172,7 +172,7 @@ def mean_and_worst(
     if known.empty:
         raise JoinError("There are no win rates to average.")
     if len(set(known["seed"])) > 1:
-        known = over_seeds(known, [*keys, "decoding"])
+        known = mean_over_seeds(known, [*keys, "decoding"])
     return over_cells(known, keys, by=["decoding"])
 
 

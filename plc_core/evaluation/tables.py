@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from plc_core.evaluation.results import over_cells, over_seeds
+from plc_core.evaluation.results import mean_over_seeds, over_cells
 from plc_core.evaluation.win_rate import JoinError
 
 Form = Literal["plain", "markdown", "latex"]
@@ -169,9 +169,9 @@ def win_table(
     """A table of win rates.
 
     Args:
-        cells: as `win_rate_cells` or `over_seeds` give them: the columns `keys`, `column`,
+        cells: as `win_rate_cells` or `mean_over_seeds` give them: the columns `keys`, `column`,
             win_rate (percent), and where there are any n, low, high, sd, seeds, note, kl. Rows of
-            several seeds become their mean ± standard deviation, as `over_seeds` has it.
+            several seeds become their mean ± standard deviation, as `mean_over_seeds` has it.
         keys: what makes a row; the last is the method, the others are groups, within which the
             best is marked.
         column: what makes a column.
@@ -240,7 +240,7 @@ def _without_seeds(cells: pd.DataFrame, wanted: Sequence[str]) -> tuple[pd.DataF
         f"{', '.join(str(line[c]) for c in wanted)}, seed {line['seed']}: {line['note']}"
         for line in said.to_dict("records")
     ]
-    return over_seeds(cells, keys), notes
+    return mean_over_seeds(cells, keys), notes
 
 
 def _flat(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from plc_core.analysis.statistics import Floats, MeanInterval, bootstrap_mean, format_p
 
@@ -109,7 +109,7 @@ def win_rate(rewards: pd.Series, baseline: pd.Series, incomplete: Incomplete = "
 def win_rate_of_gaps(gaps: pd.Series, join: JoinReport) -> WinRate:
     """The win rate from the differences of both sides' rewards."""
     decided = int((gaps != 0).sum())
-    p = float(stats.wilcoxon(gaps, zero_method="pratt").pvalue) if decided else math.nan
+    p = float(scipy.stats.wilcoxon(gaps, zero_method="pratt").pvalue) if decided else math.nan
     return _win_rate(np.sign(gaps.to_numpy()), join, PairedTest("Wilcoxon", p, decided))
 
 
@@ -221,7 +221,7 @@ def _some(ids: pd.Index) -> str:
 def _win_rate(signs: Floats, report: JoinReport, wilcoxon: PairedTest | None) -> WinRate:
     wins, losses = int((signs > 0).sum()), int((signs < 0).sum())
     decided = wins + losses
-    p = float(stats.binomtest(wins, decided).pvalue) if decided else math.nan
+    p = float(scipy.stats.binomtest(wins, decided).pvalue) if decided else math.nan
     return WinRate(
         bootstrap_mean((signs + 1) / 2, seed=0),
         int((signs == 0).sum()),

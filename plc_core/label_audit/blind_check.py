@@ -4,13 +4,13 @@ Pairs are drawn in strata of suspicion, so that few verdicts say something of al
 is weighted by how many pairs it stands for. A verdict is kept as a line of JSON.
 
     blind_check/pairs.json      which pairs are shown, on which side the chosen answer stands
-    blind_check/verdicts.jsonl  one line a verdict: pair, preferred side or neither, who, when;
-                                without a side where the person took the last one back
+    blind_check/verdicts.jsonl  one line a verdict: pair, preferred side or neither, who, when, on
+                                which draw; without a side where the last one was taken back
+    blind_check/verdicts.lines.json  how many lines it has at least (`plc_core.storage.logs`)
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,9 +23,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from plc_core.files import REMEDY, RunError, read_json, write_json
-from plc_core.identity import run_of
-from plc_core.logs import append_entries, opened_entry
+from plc_core.storage.cache import content_hash
+from plc_core.storage.files import RunError, read_json, remedy, write_json
+from plc_core.storage.logs import append_entries, read_entries
 
 Verdict = Literal["left", "right", "neither"]
 VERDICTS: tuple[Verdict, ...] = ("left", "right", "neither")
@@ -33,8 +33,6 @@ EDGES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Of the strata of p_flip."""
 _FOLDER = "blind_check"
 _LEVEL = 0.95
-_CHECKSUM = re.compile(rb'"checksum": "[^"]{8}".')
-"""A line that holds this is whole, or its last sign is damaged: no kill has cut it off."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class BlindCheck:
 
     def __init__(self, run: Path) -> None:
         self.folder = run / _FOLDER
+        self._pairs = self.folder / "pairs.json"
 
     def start(self, shown: Sequence[Shown]) -> None:
         """Keep which pairs are shown; those of an earlier check stay where there are verdicts.
@@ -96,7 +95,7 @@ class BlindCheck:
         if len(self.verdicts()):
             raise RunError(f"{self.folder} holds a check that has begun; go on with it.")
         self.folder.mkdir(exist_ok=True)
-        write_json(self.folder / "pairs.json", {"shown": [vars(pair) for pair in shown]})
+        write_json(self._pairs, {"shown": [vars(pair) for pair in shown]})
 
     def shown(self) -> list[Shown]:
         """The pairs of the check in their order; none before `start`.
@@ -104,18 +103,20 @@ class BlindCheck:
         Raises:
             RunError: where the file is damaged, or is missing though there are verdicts.
         """
-        path = self.folder / "pairs.json"
+        path = self._pairs
         if not path.exists():
             if count := len(self.verdicts()):
                 raise RunError(
                     f"{path} is missing, so the verdicts ({count}) count for nothing. Put a copy "
-                    "of it back; without one, delete verdicts.jsonl beside it and check anew."
+                    "of it back; without one, delete the folder and check anew."
                 )
             return []
         try:
             return [Shown(**row) for row in read_json(path)["shown"]]
         except (KeyError, TypeError) as error:
-            raise RunError(f"{path} does not hold a blind check: {error}.") from None
+            raise RunError(
+                f"{path} does not hold a blind check ({error}). {remedy(path)}"
+            ) from None
 
     def add(self, pair_id: str, verdict: Verdict, who: str = "") -> None:
         """Keep one verdict; a later one of the same person on the pair replaces it."""
@@ -127,6 +128,8 @@ class BlindCheck:
 
     def _append(self, pair_id: str, verdict: Verdict | None, who: str) -> None:
         row = {"pair_id": pair_id, "verdict": verdict, "who": who}
+        if (drawn := self._draw()) is not None:
+            row["draw"] = drawn
         row["at"] = datetime.now(UTC).isoformat(timespec="seconds")
         path = self.folder / "verdicts.jsonl"
         lock = FileLock(path.with_suffix(".lock"))
@@ -145,10 +148,12 @@ class BlindCheck:
         In the order in which they were given, without those that were taken back.
 
         Raises:
-            RunError: for a line that is damaged.
+            RunError: for a line that is damaged, where lines are gone, and where the pairs are of
+                another draw, whose sides may be others.
         """
         given: dict[tuple[str, str], list[int]] = {}
-        rows = self._lines()
+        path = self.folder / "verdicts.jsonl"
+        rows = [line.content for line in read_entries(path, "verdict", _verdict)]
         for place, row in enumerate(rows):
             held = given.setdefault((row["pair_id"], row["who"]), [])
             if row["verdict"] is None:
@@ -156,29 +161,24 @@ class BlindCheck:
             elif not held or rows[held[-1]]["verdict"] != row["verdict"]:  # not sent twice
                 held.append(place)
         last = sorted(held[-1] for held in given.values() if held)
+        drawn = self._draw()
+        if drawn is not None and any(rows[n].get("draw") not in (None, drawn) for n in last):
+            raise RunError(
+                f"{self._pairs} is of another draw than the verdicts in {path} are of: it is an "
+                "earlier copy. Put that of the verdicts back; without one, delete the folder "
+                f"{self.folder} and check anew."
+            )
         names = ["pair_id", "verdict", "who", "at"]
         return pd.DataFrame([rows[place] for place in last], columns=names)
 
-    def _lines(self) -> list[dict[str, Any]]:
-        path = self.folder / "verdicts.jsonl"
-        rows = []
-        try:
-            lines = path.read_bytes().splitlines() if path.is_file() else []
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}.") from None
-        run = run_of(path)
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"}") and not _CHECKSUM.search(line):
-                continue  # cut off by a kill while it was written
-            why = ""
-            try:
-                row = opened_entry(line.decode(), run)
-            except (ValueError, RecursionError) as error:
-                row, why = None, f" ({error})"
-            if not _is_verdict(row):
-                raise RunError(f"{path}, line {number}, is damaged or no verdict{why}. {REMEDY}")
-            rows.append(row)
-        return rows
+    def _draw(self) -> str | None:
+        """8 hex digits of which pairs are shown on which sides; None before `start`.
+
+        A verdict says on which side an answer is better, and holds for one draw alone.
+        """
+        if not self._pairs.exists():
+            return None
+        return content_hash([vars(pair) for pair in self.shown()])[:8]
 
     def checked(self) -> pd.DataFrame:
         """One row a pair that was judged: pair_id, stratum, stands_for, reversed, neither.
@@ -206,11 +206,14 @@ class BlindCheck:
         return pd.DataFrame(rows, columns=names)
 
 
-def _is_verdict(row: object) -> bool:
+def _verdict(row: Any) -> dict[str, Any]:
+    """A line as it was added; ValueError where it is something else."""
     names = ("pair_id", "who", "at")
     if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in names):
-        return False
-    return row.get("verdict", "") in (*VERDICTS, None)
+        raise ValueError(f"it should hold {', '.join(names)} and verdict")
+    if row.get("verdict", "") not in (*VERDICTS, None):
+        raise ValueError(f"the verdict {row.get('verdict')!r} is not known")
+    return row
 
 
 def verified(checked: pd.DataFrame, p_flip: Mapping[str, float]) -> pd.DataFrame:

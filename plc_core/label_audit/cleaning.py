@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,22 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plc_core.data import Pairs
+from plc_core.data import DataError, Pairs
 from plc_core.data.corruption.flips import reverse
 from plc_core.data.pairs import SCHEMA, set_column
-from plc_core.files import RunError, replacing
-from plc_core.runs.cleaned import Format, conversational, table_writer
+from plc_core.label_audit.config import ENDINGS, POLICIES, Policy
+from plc_core.runs.cleaned import conversational, exporting
 from plc_core.runs.own_columns import own_columns
+from plc_core.storage.files import RunError
 
-Policy = Literal["flip", "drop", "weight", "prior"]
-POLICIES: dict[Policy, str] = {
-    "flip": "labels that are more likely reversed than not are turned round",
-    "drop": "those pairs are left out",
-    "weight": "each pair has its own label smoothing, for cdpo: p_flip, of at most a half",
-    "prior": "each pair has its own prior pi^0, for plc: p_flip, and p_tie where it is known",
-}
-ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".parquet": "parquet"}
-"""Of files that cleaned pairs are written to, and how."""
 _COLUMNS = ("prompt", "chosen", "rejected", "score_chosen", "score_rejected", "votes", "source",
             "split")  # fmt: skip
 
@@ -49,7 +40,12 @@ def cleaned(
     Args:
         p_flip, p_tie: [pairs].
         above: flip and drop act on pairs with a larger p_flip.
+
+    Raises:
+        DataError: for another policy.
     """
+    if policy not in POLICIES:
+        raise DataError(f"There is no policy {policy!r}; known are {', '.join(POLICIES)}.")
     suspicious = p_flip > above
 
     def change(batch: pa.Table, start: int) -> pa.Table:
@@ -88,6 +84,8 @@ def _with_told(
 def export_pairs(pairs: Pairs, path: Path) -> None:
     """Write pairs as TRL's `DPOTrainer` and `load_pairs` read them, with the user's own columns.
 
+    Beside JSON lines lies their checksum, `<name>.sha256`.
+
     Args:
         path: ends in .jsonl or .parquet.
 
@@ -102,15 +100,14 @@ def export_pairs(pairs: Pairs, path: Path) -> None:
         with pq.ParquetWriter(source, SCHEMA) as writer:
             for batch in pairs.batches():
                 writer.write_table(batch.cast(SCHEMA))
-        with pq.ParquetFile(source) as file, replacing(path) as temporary:
+        with pq.ParquetFile(source) as file, exporting(path, ENDINGS[path.suffix]) as write:
             own = own_columns(file)
-            with table_writer(temporary, ENDINGS[path.suffix]) as write:
-                for batch in file.iter_batches(1000):
-                    table = pa.Table.from_batches([batch])
-                    result = conversational(table.select(list(_COLUMNS)))
-                    if pc.all(pc.is_null(table["votes"])).as_py():
-                        result = result.drop_columns("votes")
-                    users = own.table(table["metadata"])
-                    for name in users.column_names:
-                        result = result.append_column(own.name(name), users[name])
-                    write(result)
+            for batch in file.iter_batches(1000):
+                table = pa.Table.from_batches([batch])
+                result = conversational(table.select(list(_COLUMNS)))
+                if pc.all(pc.is_null(table["votes"])).as_py():
+                    result = result.drop_columns("votes")
+                users = own.table(table["metadata"])
+                for name in users.column_names:
+                    result = result.append_column(own.name(name), users[name])
+                write(result)

@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from plc_core.data import Pairs
+from plc_core.label_audit.config import Kind
 from plc_core.label_audit.probe import Probe, Rows, log_likelihood, out_of_fold
 from plc_core.label_audit.words import word_differences, words_out_of_fold
 
-Kind = Literal["hidden states", "likelihood", "lengths", "words", "scores", "votes"]
-EVIDENCE: dict[Kind, str] = {
-    "hidden states": "a linear probe of a frozen model's hidden states; needs a model",
-    "likelihood": "how likely the model finds the answers, summed and a token; needs a model",
-    "lengths": "how much longer the chosen answer is, in tokens or else in words",
-    "words": "which words the preferred answers have",
-    "scores": "the scores that came with the rows, as the share of pairs with a smaller gap",
-    "votes": "how many of the annotators' votes are for the label",
-}
-DEFAULT: tuple[Kind, ...] = ("hidden states", "lengths", "words", "scores", "votes")
-"""Without likelihoods, which take a second pass through the model and add next to nothing."""
 _FOLLOWED = 0.995
 """Labels that agree with an evidence this often were made from it, and it cannot judge them."""
 
@@ -171,8 +160,8 @@ def _follows(name: str, column: NDArray[np.float64]) -> str:
     known = column[np.isfinite(column) & (column != 0)]
     if len(known) and np.mean(known > 0) >= _FOLLOWED:
         return (
-            f"{np.mean(known > 0):.1%} of the labels agree with the {name}, so they were probably "
-            f"made from them: the {name} show contradictions, and say nothing of the others"
+            f"{np.mean(known > 0):.1%} of the labels agree with the {name}, so the labels were "
+            f"probably made from them: the {name} expose contradictions, and nothing else"
         )
     return ""
 

@@ -22,15 +22,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plc_core.files import RunError, read_table, write_table
 from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
 from plc_core.runs.own_columns import own_columns
-from plc_core.storage import first_damaged, list_checksums
+from plc_core.storage.files import RunError, read_table, write_table
+from plc_core.storage.manifest import MANIFEST, first_damaged, list_checksums
 
 if TYPE_CHECKING:
-    from plc_core.label_audit.audit import Audit
+    from plc_core.label_audit.result import Audit
 
 KIND = "audit"
 
@@ -53,7 +53,7 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
     folder.mkdir(exist_ok=True)
     audit.evidence_table().to_csv(folder / "evidence.csv", index=False)
     for column, table in groups.items():
-        table.to_csv(folder / _noise_file(column), index=False)
+        table.to_csv(folder / noise_file(column), index=False)
     list_checksums(folder)
     run.update_info(
         data={
@@ -69,6 +69,7 @@ def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) ->
             "weights": audit.stack.weights,
             "details": audit.evidence.details,
             "sentences": audit.sentences(),
+            "by_group": audit.groups is not None,
         },
     )
 
@@ -93,7 +94,8 @@ def read_noise(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, dtype={"group": str}, keep_default_na=False, na_values=blank)
 
 
-def _noise_file(column: str) -> str:
+def noise_file(column: str) -> str:
+    """The name of the table of noise rates by a column."""
     return f"noise-by-{''.join(c if c.isalnum() else '-' for c in column)}.csv"
 
 
@@ -126,7 +128,8 @@ class AuditFolder:
         folder = self.run.path / "tables"
         if damaged := first_damaged(folder):
             raise RunError(
-                f"{folder / damaged} is damaged or missing. Put back a copy, or audit again."
+                f"{folder / damaged} is damaged or missing: it is not what {MANIFEST} beside it "
+                "says. Put a copy of it back; without one, audit again under another name."
             )
         return folder
 
@@ -136,7 +139,7 @@ class AuditFolder:
         Raises:
             RunError: where a table of the audit is damaged, or there is none by the column.
         """
-        path = self.tables() / _noise_file(column)
+        path = self.tables() / noise_file(column)
         if not path.exists():
             raise RunError(f"The audit {self.run.name!r} has no noise rates by {column!r}.")
         return read_noise(path)
@@ -146,11 +149,16 @@ class AuditFolder:
         """The blind check, begun or not."""
         return BlindCheck(self.run.path)
 
-    def flips(self) -> FlipModel:
-        """From margins to probabilities, moved by what people found in the blind check."""
+    @cached_property
+    def _by_evidence(self) -> FlipModel:
+        """From margins to probabilities, before a blind check: fitted once, as verdicts come in."""
         margins = self.table["margin"].to_numpy()
         low, high = self.said["scale"]
-        model = FlipModel(margins, float(self.said["reliability"]), (float(low), float(high)))
+        return FlipModel(margins, float(self.said["reliability"]), (float(low), float(high)))
+
+    def flips(self) -> FlipModel:
+        """From margins to probabilities, moved by what people found in the blind check."""
+        model = self._by_evidence
         checked = self.check.checked().dropna(subset="reversed")
         if not len(checked):
             return model
@@ -163,11 +171,33 @@ class AuditFolder:
         """[pairs] after the blind check; as the audit wrote them without one."""
         if not len(self.check.checked()):
             return self.table["p_flip"].to_numpy()
-        return self.flips().p_flip(self.table["margin"].to_numpy())
+        groups = self.table["group"].to_numpy() if self.said.get("by_group") else None
+        return self.flips().p_flip(self.table["margin"].to_numpy(), groups)
 
     def noise(self) -> NoiseRate:
-        """The noise rate, after the blind check where there is one."""
-        return self.flips().noise()
+        """The noise rate, after the blind check where there is one.
+
+        The evidence's posterior, moved by what people found; where that cannot be brought together,
+        what people found alone.
+        """
+        people, moved = self.by_people(), self.flips().noise()
+        return people if people is not None and _are_apart(people, moved) else moved
+
+    def by_people(self) -> NoiseRate | None:
+        """The noise rate by the verdicts of the blind check alone; None where none is a side."""
+        table = self.verified()
+        if table.empty or np.isnan(table.iloc[-1]["reversed"]):
+            return None
+        every = table.iloc[-1]
+        rate, low, high = (float(every[name]) for name in ("reversed", "low", "high"))
+        return NoiseRate(rate, low, high, len(self.table))
+
+    def is_refuted(self) -> bool:
+        """Whether people's verdicts contradict the evidence: its noise rate, although moved by
+        them, has no value in common with the interval of theirs.
+        """
+        people = self.by_people()
+        return people is not None and _are_apart(people, self.flips().noise())
 
     def verified(self) -> pd.DataFrame:
         """What people found, by stratum of suspicion; see `blind_check.verified`."""
@@ -180,3 +210,8 @@ class AuditFolder:
         checked = self.check.checked()
         chances = dict(zip(self.table["pair_id"], self.table["p_flip"], strict=True))
         return verified(checked[checked["stratum"] >= EDGES.index(0.5)], chances).tail(1)
+
+
+def _are_apart(one: NoiseRate, other: NoiseRate) -> bool:
+    """Whether two intervals have no value in common."""
+    return one.high < other.low or one.low > other.high

@@ -10,13 +10,10 @@ what is missing; they are read from there a part at a time and never held in mem
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,107 +23,35 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from plc_core.checksums import checksum
 from plc_core.data import Pairs
-from plc_core.engine.logprobs import (
+from plc_core.engine.forward.attention import (
     attention_kind,
     attention_mask,
-    autocast,
-    numerics,
     packed_rows,
-    verify_packing,
     whole_blocks,
 )
-from plc_core.engine.models import compile_layers, load_policy
-from plc_core.engine.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.forward.logprobs import autocast, numerics, verify_packing
+from plc_core.engine.forward.packing import PairCollator, StepCollator, pair_sizes, response_lengths
+from plc_core.engine.models.load import compile_layers, load_policy
 from plc_core.engine.reference import in_token_order, with_reference
-from plc_core.engine.tokens import content_keys, tokenize_pairs
-from plc_core.files import (
-    RunError,
-    cache_dir,
-    exclusive,
-    is_there,
-    read_json,
-    replacing,
-    write_json,
-)
-from plc_core.label_audit.evidence import Kind, ModelReadings
+from plc_core.engine.tokens.tokenized import content_keys, tokenize_pairs
+from plc_core.label_audit.config import Kind
+from plc_core.label_audit.evidence import ModelReadings
+from plc_core.label_audit.hidden_cache import POOLS, HiddenDifferences
 from plc_core.label_audit.probe import Rows
 from plc_core.progress import Progress
-from plc_core.storage import content_hash
+from plc_core.storage.cache import content_hash
+from plc_core.storage.files import RunError, is_there, write_json
+from plc_core.storage.paths import cache_dir, exclusive
 
 DEPTHS = (0.5, 0.6, 0.7, 0.8)
 """Shares of the layers. Linear probes were best at .6 to .7 in models of 135 M and 1.5 B."""
 
 _PAIRS_A_PART = 1024
-_ROWS = 8192
-"""Read from disk together."""
-_POOLS = 2  # last token, mean
 _TOKENS_ON_A_GPU = 24_576
 _TOKENS_ON_A_CPU = 1_024
 """Of a forward: enough to keep the device busy, and on a CPU few enough for its caches."""
 _MOST_READERS = 8  # threads beside each other on a CPU; with more they wait for the interpreter
-
-
-class HiddenDifferences:
-    """[pairs, depths, 2, width] differences chosen − rejected, float16, in parts on disk.
-
-    Attributes:
-        layers: the number of the layer at each depth, from 1.
-        width: of a hidden state.
-    """
-
-    def __init__(self, folder: Path, layers: Sequence[int], width: int) -> None:
-        self.folder = folder
-        self.layers = tuple(layers)
-        self.width = width
-        self._places: dict[str, tuple[Path, int]] = {}
-
-    def rows(
-        self, depth: int, keys: list[str], signs: NDArray[np.float32]
-    ) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Both poolings at one depth, [rows, 2 · width], of the pairs of these keys in this order,
-        some at a time; a sign of −1 turns a pair round."""
-        opened: dict[Path, NDArray[np.float16]] = {}
-        for start in range(0, len(keys), _ROWS):
-            here = slice(start, start + _ROWS)
-            block = np.empty((len(keys[here]), _POOLS * self.width), np.float32)
-            for row, key in enumerate(keys[here]):
-                path, place = self._places[key]
-                if path not in opened:
-                    opened[path] = np.load(path, mmap_mode="r")
-                block[row] = opened[path][place, depth].reshape(-1)
-            yield slice(start, start + len(block)), block * signs[here, None]
-
-    def read(self) -> None:
-        """Take in the parts that are on disk and whole; others are removed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for note in sorted(self.folder.glob("*-*.json")):
-            part = note.with_suffix(".npy")
-            try:
-                said = read_json(note, sealed=True)
-                whole = said["crc32"] == checksum(part)
-            except (RunError, OSError, KeyError):
-                whole = False
-            if whole:
-                self._places |= {key: (part, row) for row, key in enumerate(said["keys"])}
-            else:
-                for path in (note, part):
-                    with contextlib.suppress(OSError):
-                        path.unlink()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._places
-
-    def add(self, keys: list[str], values: NDArray[np.float16]) -> None:
-        """Keep some pairs' differences, on disk at once."""
-        first = hashlib.sha256(keys[0].encode()).hexdigest()[:8]
-        name = f"{zlib.crc32(values.tobytes()):08x}-{first}"
-        part = self.folder / f"{name}.npy"
-        with replacing(part) as temporary, temporary.open("wb") as file:
-            np.save(file, values)
-        write_json(part.with_suffix(".json"), {"keys": keys, "crc32": checksum(part)})
-        self._places |= {key: (part, row) for row, key in enumerate(keys)}
 
 
 def hidden_differences(
@@ -236,7 +161,7 @@ def _fill(
         one = partial(_differences, model, row_tokens=row_tokens, bf16=bf16, tap=tap)
         for start in range(0, len(order), _PAIRS_A_PART):
             members = order[start : start + _PAIRS_A_PART]
-            part = np.zeros((len(members), len(kept.layers), _POOLS, kept.width), np.float16)
+            part = np.zeros((len(members), len(kept.layers), POOLS, kept.width), np.float16)
             forwards = collator([rows[i] for i in members])["forwards"]
             for batch, values in zip(forwards, read(one, forwards), strict=True):
                 part[batch["place"].numpy()] = values

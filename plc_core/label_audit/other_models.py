@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from plc_core.label_audit.cleaning import export_pairs
 from plc_core.label_audit.probe import prompt_folds
 from plc_core.progress import Progress
 from plc_core.runs import Run
-from plc_core.storage import content_hash
+from plc_core.storage.cache import cached_folder, content_hash
+from plc_core.storage.paths import cache_dir
 
 _DPO_FOLDS = 3
 
@@ -86,19 +88,14 @@ def dpo_margins(
         RunError, DataError: where a training cannot be done.
     """
     from plc_core.engine.config import TrainConfig  # torch
-    from plc_core.engine.models import load_tokenizer
+    from plc_core.engine.models.load import load_tokenizer
     from plc_core.engine.pipeline import train
     from plc_core.engine.reference import policy_margins
-    from plc_core.files import cache_dir
 
     folds = prompt_folds(prompts, _DPO_FOLDS)
     found = pd.Series(np.nan, index=pairs.dataset["pair_id"][:])
-    folder = cache_dir() / "audit_folds" / content_hash([pairs.fingerprint, _DPO_FOLDS])
-    folder.mkdir(parents=True, exist_ok=True)
     for fold in range(_DPO_FOLDS):
-        file = folder / f"{fold}.parquet"
-        if not file.exists():
-            export_pairs(_only(pairs, folds != fold), file)
+        file = fold_file(pairs, folds, fold)
         content = dict(parameters) | {"data": str(file), "objective": "dpo", "eval_prompts": 0}
         own = f"{name}-fold{fold}-{content_hash(content)[:8]}"
         config = TrainConfig.model_validate(content | {"name": own, "resume": True})
@@ -108,6 +105,16 @@ def dpo_margins(
         )["margin"]
         found[margins.index] = margins
     return np.asarray(found, dtype=np.float64)
+
+
+def fold_file(pairs: Pairs, folds: NDArray[np.int64], fold: int) -> Path:
+    """The pairs of all folds but one as a file in the cache, whole or made now."""
+    settings = [pairs.fingerprint, _DPO_FOLDS, fold]
+    folder = cached_folder(
+        cache_dir() / "audit_folds" / content_hash(settings),
+        lambda new: export_pairs(_only(pairs, folds != fold), new / "pairs.parquet"),
+    )
+    return folder / "pairs.parquet"
 
 
 def _only(pairs: Pairs, wanted: NDArray[np.bool_]) -> Pairs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ def reasons(
     lengths: NDArray[np.int64],
     unit: str,
     findings: dict[str, str],
+    of_group: Sequence[str] = (),
 ) -> list[str]:
     """One text a pair: the evidence that speaks against its label, the strongest first.
 
@@ -28,6 +31,7 @@ def reasons(
         lengths: [pairs, 2] of chosen and rejected.
         unit: what lengths count.
         findings: by pair id, what validation found that bears on the label.
+        of_group: [pairs], what is known of the labels of the pair's group; "" where nothing.
     """
     typical = np.sqrt((contributions**2).mean()).replace(0.0, np.inf)
     strength = (-contributions / typical).to_numpy()
@@ -47,6 +51,8 @@ def reasons(
             for place in strongest[row]
             if strength[row, place] >= _STRONG
         ]
+        if of_group and of_group[row]:
+            parts.append(of_group[row])
         texts.append("; ".join(dict.fromkeys(parts)))
     return texts
 
@@ -59,7 +65,7 @@ def _said(name: str, table: pd.DataFrame, row: int, lengths: NDArray[np.int64], 
     if name == "hidden states":
         return "answers like the rejected one are preferred on other prompts (hidden states)"
     if name == "words":
-        return "the rejected answer has the words of preferred ones"
+        return "the rejected answer reads like preferred ones"
     return _contradicted(name, table, row)
 
 

@@ -1,41 +1,17 @@
 """What one pair is worth, in torch and nothing else; it knows no other room.
 
-base             the face of every objective: log-probs of a batch in, a loss a pair out
-losses           clean, flip and tie loss of a margin
+base             the interface of every objective: log-probs of a batch in, one loss per pair out
+state_losses     clean, flip and tie loss of a margin
 plc, pairwise, coupled, gamma_po
                  the objectives; `build` makes one by its name
-routing          recipes, energies, q, confidence, schedule; `margin_ema` standardises the
+routing          `recipes`, energies, q, confidence; `margin_ema` standardises the
                  margin, `length_evidence` adds what the lengths say
 flip_posterior   how likely a label is reversed, and the noise rate with its interval
 reduction        statistics over the ranks
+
+Names are loaded when they are used: that of an objective needs no torch.
 """
 
-from plc_core.objective.base import (
-    NonFiniteError,
-    Objective,
-    ObjectiveOutput,
-    PairLogps,
-    sequence_margin,
-)
-from plc_core.objective.build import OBJECTIVES, build_objective
-from plc_core.objective.flip_posterior import FlipPosterior, NoiseEstimate
-from plc_core.objective.margin_ema import MarginCalibration
-from plc_core.objective.routing import PRIOR, RECIPES, Recipe, Router, Routing
+import lazy_loader
 
-__all__ = [
-    "OBJECTIVES",
-    "PRIOR",
-    "RECIPES",
-    "FlipPosterior",
-    "MarginCalibration",
-    "NoiseEstimate",
-    "NonFiniteError",
-    "Objective",
-    "ObjectiveOutput",
-    "PairLogps",
-    "Recipe",
-    "Router",
-    "Routing",
-    "build_objective",
-    "sequence_margin",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

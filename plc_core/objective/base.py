@@ -1,4 +1,4 @@
-"""The face of every objective: log-probs of a batch in, one loss a pair out."""
+"""The interface of every objective: a batch's log-probs in, one loss per pair out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plc_core.objective.checks import number
+from plc_core.objective.ranges import number
 from plc_core.objective.routing import Router, Routing
 
 
 class PairLogps(NamedTuple):
     """Log-probabilities of a batch of pairs, summed over the response's tokens: [B] each, nats.
 
-    `p_flip` and `p_tie` are what was known of each label before training, as an audit tells it: the
-    probability that the pair is a tie, and that the label of one that is none is reversed. NaN is
-    not known. Objectives that have a noise rate or a prior take it from there, a pair at a time.
+    `p_tie` and `p_flip` come from an audit made before training: the probability that the pair is a
+    tie, and that its label is reversed given that it is not. NaN: unknown. Objectives that have a
+    noise rate or a prior use these values per pair. (The p_flip of visits is another one, estimated
+    while training: `FlipPosterior`.)
     """
 
     policy_chosen: Tensor
@@ -78,9 +79,9 @@ class Step:
 
 
 class Objective(ABC):
-    """What a pair is worth.
+    """A loss: a batch's log-probs to one loss per pair.
 
-    An objective is called once a forward pass, and by default a call is one whole optimizer step.
+    An objective is called once per forward; by default a call is a whole optimizer step.
     `beta` scales the margin m; `router` is None for objectives without routing.
     """
 

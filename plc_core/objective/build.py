@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from plc_core.objective.base import Objective
-from plc_core.objective.coupled import REPO, ROPO, DrDPO, KTOPair
-from plc_core.objective.gamma_po import GammaPO
-from plc_core.objective.pairwise import (
-    CDPO,
-    DPO,
-    IPO,
-    RSO,
-    LengthDPO,
-    LengthNormalisedDPO,
-    RobustDPO,
-    SimPO,
-)
-from plc_core.objective.plc import PLC
-from plc_core.objective.routing import Router
+if TYPE_CHECKING:
+    from plc_core.objective.base import Objective
 
-OBJECTIVES: Mapping[str, Callable[..., Objective]] = {
-    "dpo": DPO,
-    "cdpo": CDPO,
-    "rdpo-robust": RobustDPO,  # Chowdhury et al.'s rDPO
-    "rdpo-length": LengthDPO,  # Park et al.'s R-DPO
-    "kto-pair": KTOPair,
-    "rso": RSO,
-    "gamma-po": GammaPO,
-    "dr-dpo": DrDPO,
-    "ropo": ROPO,
-    "re-po": REPO,
-    "ipo": IPO,
-    "simpo": SimPO,
-    "dpo-ln": LengthNormalisedDPO,
-    "plc": PLC,
+OBJECTIVES: Mapping[str, str] = {
+    "dpo": "pairwise.DPO",
+    "cdpo": "pairwise.CDPO",
+    "rdpo-robust": "pairwise.RobustDPO",  # Chowdhury et al.'s rDPO
+    "rdpo-length": "pairwise.LengthDPO",  # Park et al.'s R-DPO
+    "kto-pair": "coupled.KTOPair",
+    "rso": "pairwise.RSO",
+    "gamma-po": "gamma_po.GammaPO",
+    "dr-dpo": "coupled.DrDPO",
+    "ropo": "coupled.ROPO",
+    "re-po": "coupled.REPO",
+    "ipo": "pairwise.IPO",
+    "simpo": "pairwise.SimPO",
+    "dpo-ln": "pairwise.LengthNormalisedDPO",
+    "plc": "plc.PLC",
 }
+"""The class of each objective, by the module of this room that holds it."""
 
 # What other libraries call it, or take and then ignore.
 _HINTS = {
@@ -68,14 +57,23 @@ def build_objective(name: str, *, beta: float, **options: Any) -> Objective:
     if name not in OBJECTIVES:
         raise ValueError(f"Unknown objective {name!r}; known are {', '.join(OBJECTIVES)}.")
     if name == "plc":
+        from plc_core.objective.plc import PLC
+        from plc_core.objective.routing import Router
+
         known = [*inspect.signature(Router).parameters, "correct"]
         _refuse_ignored(name, options, known)
         correct = options.pop("correct", True)
         return PLC(beta, Router(**options), correct)
-    objective = OBJECTIVES[name]
+    objective = objective_class(name)
     known = [p for p in inspect.signature(objective).parameters if p != "beta"]
     _refuse_ignored(name, options, known)
     return objective(beta, **options)
+
+
+def objective_class(name: str) -> Callable[..., Objective]:
+    """The class of an objective, which takes beta and its options."""
+    module, _, found = OBJECTIVES[name].partition(".")
+    return getattr(import_module(f"plc_core.objective.{module}"), found)
 
 
 def _refuse_ignored(name: str, options: Mapping[str, Any], known: Iterable[str]) -> None:

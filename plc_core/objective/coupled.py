@@ -20,10 +20,10 @@ from plc_core.objective.base import (
     Step,
     log_ratios,
 )
-from plc_core.objective.checks import number, positive, share
-from plc_core.objective.losses import clean_loss, flip_loss
+from plc_core.objective.ranges import number, positive, share
 from plc_core.objective.reduction import gather_over_ranks, sum_over_ranks
 from plc_core.objective.routing import Routing
+from plc_core.objective.state_losses import clean_loss, flip_loss
 
 
 class DrDPO(Objective):

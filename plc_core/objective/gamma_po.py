@@ -14,10 +14,10 @@ from plc_core.objective.base import (
     PairLogps,
     Step,
 )
-from plc_core.objective.checks import not_negative, positive
-from plc_core.objective.losses import clean_loss
+from plc_core.objective.ranges import not_negative, positive
 from plc_core.objective.reduction import gather_over_ranks
 from plc_core.objective.routing import Routing
+from plc_core.objective.state_losses import clean_loss
 
 POOL = 256  # margins that a step's targets are computed from
 QUEUE = 2048  # margins that are remembered

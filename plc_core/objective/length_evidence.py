@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plc_core.objective.checks import positive, share
+from plc_core.objective.ranges import positive, share
 from plc_core.objective.reduction import sum_over_ranks
 
 _RIDGE = 1e-3

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from plc_core.objective.checks import not_negative, number, positive, share, truth
+from plc_core.objective.ranges import not_negative, number, positive, share, truth
 from plc_core.objective.reduction import sum_over_ranks
 
 
@@ -30,9 +30,9 @@ class MarginCalibration:
         alpha: decay, the weight of the old value, in [0, 1).
         sigma_min: floor of the standard deviation, in units of the margin.
         initial: (mu_0, v_0), or None for the bias-corrected start.
-        centre: False leaves the mean in, z = m / max(sqrt(v), sigma_min): then the evidence turns
-            at a margin of 0, where with it a pair that the policy prefers as labelled, but by less
-            than most, counts as evidence of a flip. It is no part of the paper.
+        centre: False skips the centring, z = m / max(sqrt(v), sigma_min), so that the evidence
+            changes its sign at m = 0. With centring, a pair that the policy ranks as labelled, but
+            by less than average, counts as evidence of a flip. Not in the paper.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MarginCalibration:
         """
         # A clone, as inference-mode tensors must not end up in the state.
         values = margin.detach().to(torch.float64)
-        # By weights, as picking the pairs would wait for the device.
+        # Masked by weights: boolean indexing would synchronise with the device.
         ones = torch.ones_like(values) if distinct is None else distinct.to(values.dtype)
         values = ones * values
         sums = torch.stack((ones.sum(), values.sum(), values.square().sum()))

@@ -23,9 +23,9 @@ from plc_core.objective.base import (
     log_ratios,
     told_or,
 )
-from plc_core.objective.checks import not_negative, positive, share
-from plc_core.objective.losses import clean_loss, flip_loss
+from plc_core.objective.ranges import not_negative, positive, share
 from plc_core.objective.routing import Routing
+from plc_core.objective.state_losses import clean_loss, flip_loss
 
 
 class DPO(Objective):

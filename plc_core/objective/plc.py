@@ -12,9 +12,9 @@ from plc_core.objective.base import (
     PairLogps,
     Step,
 )
-from plc_core.objective.checks import positive, truth
-from plc_core.objective.losses import clean_loss, flip_loss, tie_loss
+from plc_core.objective.ranges import positive, truth
 from plc_core.objective.routing import Router, Routing
+from plc_core.objective.state_losses import clean_loss, flip_loss, tie_loss
 
 
 class PLC(Objective):

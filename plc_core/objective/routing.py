@@ -1,52 +1,21 @@
-"""Where a pair is routed: recipes, energies, q, confidence, schedule (Sections 3.3 and 3.5)."""
+"""Where a pair is routed: energies, q, confidence and weight (Sections 3.3 and 3.5)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from plc_core.objective.checks import number, positive, share, truth
 from plc_core.objective.length_evidence import LengthEvidence
 from plc_core.objective.margin_ema import MarginCalibration
+from plc_core.objective.ranges import number, truth
+from plc_core.objective.recipes import PRIOR, RECIPES, Recipe, Schedule, correction_strength
 
 CalibrationOrder = Literal["auto", "update-first", "score-first"]
-Schedule = Literal["linear", "cosine", "constant"]
-
-PRIOR = (0.80, 0.08, 0.12)
-"""pi^0 for clean, flip and tie. The paper does not print it; inferred from its statistics."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The six hyperparameters of a recipe (Table "PLC-DPO hyperparameter recipes")."""
-
-    alpha: float  # EMA decay of the margin's mean and variance
-    tau_dir: float  # temperature of the signed evidence, clean against flip
-    tau_tie: float  # temperature of the tie evidence's decay away from z = 0
-    warmup: float  # rho_warm, the share of training that is plain DPO
-    gamma_max: float  # maximum correction strength
-    kappa: float  # confidence power
-
-    def __post_init__(self) -> None:
-        for name in ("tau_dir", "tau_tie", "kappa"):
-            positive(name, getattr(self, name))
-        share("alpha", self.alpha)
-        share("warmup", self.warmup)
-        if not 0 <= number("gamma_max", self.gamma_max) <= 1:
-            raise ValueError(f"gamma_max must be in [0, 1]; it is {self.gamma_max}.")
-
-
-RECIPES: Mapping[str, Recipe] = {
-    # alpha, tau_dir, tau_tie, warmup, gamma_max, kappa
-    "conservative": Recipe(0.995, 1.00, 0.85, 0.15, 0.50, 1.5),
-    "balanced": Recipe(0.99, 0.75, 1.00, 0.10, 0.70, 1.0),
-    "aggressive": Recipe(0.98, 0.55, 1.15, 0.07, 0.85, 0.8),
-}
 
 
 class Routing(NamedTuple):
@@ -82,21 +51,6 @@ def confidence(q: Tensor, kappa: float) -> Tensor:
     return (1.5 * (q.amax(-1) - 1 / 3)).clamp(0, 1).pow(kappa)
 
 
-def correction_strength(progress: float, recipe: Recipe, schedule: Schedule = "linear") -> float:
-    """gamma_t at the completed share of training `progress` in [0, 1] (Section 3.5, Algorithm 1).
-
-    0 during warm-up; then, with u from 0 to 1 over the rest of training, gamma_max times
-    u (linear), (1 - cos(pi u)) / 2 (cosine) or 1 (constant).
-    """
-    if not 0 <= progress <= 1:
-        raise ValueError(f"progress is the completed share of training in [0, 1]; got {progress}.")
-    if progress < recipe.warmup:
-        return 0.0
-    u = (progress - recipe.warmup) / (1 - recipe.warmup)
-    rise = {"linear": u, "cosine": (1 - math.cos(math.pi * u)) / 2, "constant": 1.0}[schedule]
-    return recipe.gamma_max * rise
-
-
 class Router:
     """Routes margins and keeps their calibration; PLC-DPO trains with it, others log beside it.
 
@@ -115,9 +69,9 @@ class Router:
             depend on how a step is split. "auto" is update-first where the step is one forward,
             and score-first under accumulation.
         sigma_min, initial, centre: see `MarginCalibration`.
-        length_normalised: True reads the margin per hundred tokens of both responses together, in
-            place of their sum; not in the paper. Where sources differ in length, a sum is near 0
-            because a pair is short, and is then taken for a tie.
+        length_normalised: True divides the margin, a sum over tokens, by the tokens of both
+            responses and multiplies it by 100; not in the paper. Where sources differ in length, a
+            sum is near 0 because a pair is short, and is then taken for a tie.
         length_evidence: True adds what the answers' difference in length says of the label, as
             learnt from the labels so far (see `LengthEvidence`); not in the paper.
         calibrate: False takes the raw margin as z (ablation "Remove EMA calibration"; the recipe's
@@ -203,6 +157,8 @@ class Router:
                 read them.
             distinct: [B], whether a pair's responses differ in their tokens; the others move no
                 statistics. None where all do.
+            told: p_flip and p_tie of an audit, [B] each; None, or NaN for a pair, where the
+                router's own prior holds.
         """
         evidence = self.evidence(margin, lengths)
         index, count = micro_batch
@@ -273,8 +229,8 @@ class Router:
             z = evidence.detach().to(torch.float64)
         q = energies(z, self.pair_priors(*told, z), self.recipe).softmax(-1)
         clean, flip, tie = q.unbind(-1)
-        certainty = confidence(q, self.recipe.kappa) if self.gate else torch.ones_like(z)
-        return Routing(z, clean, flip, tie, certainty, self.strength(progress) * certainty)
+        gate = confidence(q, self.recipe.kappa) if self.gate else torch.ones_like(z)
+        return Routing(z, clean, flip, tie, gate, self.strength(progress) * gate)
 
     def strength(self, progress: float) -> float:
         """gamma_t of this router's recipe and schedule at `progress`; see `correction_strength`."""

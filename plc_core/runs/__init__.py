@@ -5,6 +5,7 @@ creation         names, new folders; `earlier` keeps the report that one replace
 status           its state and heartbeat; `alerts` of training that does nothing
 listing          many runs
 provenance       versions, commit, machine
+records          which tables of answers and judgements are gone
 decisions        what a person decided of pairs; `cleaned` exports them, with `own_columns`
 """
 

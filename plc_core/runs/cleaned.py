@@ -1,6 +1,7 @@
 """The dataset that a person's decisions leave, in the format that TRL and `load_pairs` both read.
 
     decisions/cleaned.parquet, .jsonl  a row a pair, and below it what the export says of itself
+    decisions/cleaned.jsonl.sha256     the checksum of the JSON lines
     decisions/cleaned.json             what was kept, reversed, tied, left out and restored
 
 No torch here.
@@ -19,11 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plc_core.data.votes import is_level
-from plc_core.files import RunError, check_table, replacing, write_json
 from plc_core.runs import Run
 from plc_core.runs.decisions import DECISIONS, Decision, decisions_file, exclusively, read_decisions
 from plc_core.runs.own_columns import OwnColumns, own_columns
 from plc_core.runs.status import now
+from plc_core.storage.files import RunError, check_table, replacing, replacing_digested, write_json
+from plc_core.storage.identity import origin_of
+from plc_core.storage.seals import seal_parquet
 
 COUNTED = ("restored", "injected_ties", "ties")
 """What an export counts beside the decisions: see `export_cleaned`."""
@@ -94,17 +97,16 @@ def export_cleaned(
         with (
             pq.ParquetFile(source) as file,
             exclusively(path.parent),
-            replacing(path) as temporary,
+            exporting(path, form) as write,
         ):
             names = _present(file.schema_arrow)
             own = own_columns(file, _OURS)
             done, total = 0, file.metadata.num_rows
-            with table_writer(temporary, form) as write:
-                for batch in file.iter_batches(_BATCH, columns=names):
-                    table = _cleaned(pa.Table.from_batches([batch]), run.name, kept, own, counts)
-                    write(_chosen_rows(table, own, undecided, ties, counts))
-                    done += len(batch)
-                    tell(done, total)
+            for batch in file.iter_batches(_BATCH, columns=names):
+                table = _cleaned(pa.Table.from_batches([batch]), run.name, kept, own, counts)
+                write(_chosen_rows(table, own, undecided, ties, counts))
+                done += len(batch)
+                tell(done, total)
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"The cleaned pairs of {run.name!r} cannot be written: {error}") from None
     said = {"run": run.name, "file": path.name, "written": now()}
@@ -242,7 +244,24 @@ def _present(schema: pa.Schema) -> list[str]:
 
 
 @contextlib.contextmanager
-def table_writer(path: Path, form: Format) -> Iterator[Callable[[pa.Table], None]]:
+def exporting(path: Path, form: Format) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that adds rows to an export, which replaces `path` at the end.
+
+    By its checksum `load_pairs` knows damage: Parquet holds it itself, and readers look past it;
+    JSON lines have theirs in a file beside them, as every line is a row to whoever reads them.
+
+    Raises:
+        RunError: where the disk is full or cannot be written; the export before is as it was.
+    """
+    with (replacing if form == "parquet" else replacing_digested)(path) as temporary:
+        with _writer(temporary, form) as write:
+            yield write
+        if form == "parquet":
+            seal_parquet(temporary, origin_of(path))
+
+
+@contextlib.contextmanager
+def _writer(path: Path, form: Format) -> Iterator[Callable[[pa.Table], None]]:
     if form == "jsonl":
         with path.open("w", encoding="ascii") as lines:
 

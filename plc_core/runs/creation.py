@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plc_core.files import RunError, write_json
-from plc_core.identity import RUN_FILE, RUN_ID, new_run_id, origin_of
 from plc_core.progress import batch_of
 from plc_core.runs.earlier import set_aside
 from plc_core.runs.run import SCHEMA, Run, open_run
 from plc_core.runs.status import now
+from plc_core.storage.files import RunError, write_json
+from plc_core.storage.identity import RUN_FILE, RUN_ID, new_run_id, origin_of
 
 UNSTARTED = "unstarted"
 """The kind of a run whose job failed before it began."""

@@ -1,8 +1,9 @@
 """A person's decisions on the pairs of a run: a log, so that each is on disk at once and undone.
 
-    decisions/decisions.jsonl  one line a decision: pair_id, decision, note, decided; the last line
-                               of a pair counts, and lines of one decision on many pairs have the
-                               same `bulk`
+    decisions/decisions.jsonl       one line a decision: pair_id, decision, note, decided; the last
+                                    line of a pair counts, and lines of one decision on many pairs
+                                    have the same `bulk`
+    decisions/decisions.lines.json  how many lines it has at least (`plc_core.storage.logs`)
 
 It lies below the run folder; `plc_core.runs.cleaned` writes the dataset that they leave beside it,
 and nothing else of a run is written. No torch here.
@@ -11,19 +12,18 @@ and nothing else of a run is written. No torch here.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from plc_core.files import RunError, is_there, unreadable
-from plc_core.identity import RunRecord, run_of
-from plc_core.logs import append_entries, opened_entry
 from plc_core.runs import Run
 from plc_core.runs.status import now
+from plc_core.storage.files import RunError, is_there, unreadable
+from plc_core.storage.logs import append_entries, read_entries, truncate
 
 DECISIONS = ("keep", "flip", "tie", "drop")
 """What may be decided on a pair; a note may stand without one."""
@@ -58,19 +58,18 @@ def read_decisions(run: Run) -> dict[str, Decision]:
     """The decisions on a run's pairs by pair id; empty while there are none. Not to be changed.
 
     Raises:
-        RunError: for a file that cannot be read, or leads elsewhere; it is never overwritten.
+        RunError: for a file that cannot be read, leads elsewhere, or lacks lines that it had; it is
+            never overwritten.
     """
     path = decisions_file(run, "decisions.jsonl")
     stamp = _stamp(path)
-    if stamp is None:
-        return {}
     known = _read.get(path)
-    if known is None or known[0] != stamp:
+    if stamp is None or known is None or known[0] != stamp:
         found: dict[str, Decision] = {}
-        of = run_of(path)
-        for number, line in enumerate(_lines(path), start=1):
-            if line.strip():
-                _take(found, _parsed(line, path, number, of)[0])
+        for line in read_entries(path, "decision", _parsed):
+            _take(found, line.content[0])
+        if stamp is None:
+            return found
         known = _remember(path, stamp, found)
     return known[1]
 
@@ -119,28 +118,18 @@ def undo(run: Run) -> Undone | None:
     """
     path = decisions_file(run, "decisions.jsonl")
     with exclusively(path.parent):
-        if _stamp(path) is None:
+        _stamp(path)  # a pipe or a device is refused
+        lines = read_entries(path, "decision", _parsed)  # a broken file is left alone
+        if not lines:
             return None
-        read_decisions(run)  # a broken file is left alone
-        try:
-            lines = path.read_bytes().splitlines(keepends=True)
-            last: list[Decision] = []
-            bulk: str | None = None
-            while lines:
-                if lines[-1].strip():
-                    text, number = lines[-1].decode(), len(lines)
-                    entry, of_bulk = _parsed(text, path, number, run_of(path))
-                    if last and (bulk is None or of_bulk != bulk):
-                        break
-                    last.append(entry)
-                    bulk = of_bulk
-                lines.pop()
-            if not last:
-                return None
-            os.truncate(path, sum(map(len, lines)))
-        except OSError as error:
-            raise _unwritten(path, error) from None
-        return Undone(tuple(entry.pair_id for entry in reversed(last)), last[0].decision)
+        bulk = lines[-1].content[1]
+        first = len(lines) - 1
+        while bulk is not None and first and lines[first - 1].content[1] == bulk:
+            first -= 1
+        last: list[Decision] = [line.content[0] for line in lines[first:]]
+        # What a kill cut off is known for that by the line behind it, and goes with it.
+        truncate(path, lines[first - 1].end if first else 0)
+        return Undone(tuple(entry.pair_id for entry in last), last[-1].decision)
 
 
 def decisions_file(run: Run, name: str) -> Path:
@@ -224,43 +213,22 @@ def _stamp(path: Path) -> _Stamp | None:
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except PermissionError as error:
-        raise unreadable(path, error) from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
-
-
 def _check(run: Run, decision: str | None, pair_ids: Collection[str]) -> None:
     if decision is not None and decision not in DECISIONS:
         raise RunError(f"A decision is one of {', '.join(DECISIONS)}; it is {decision!r}.")
     if unknown := run.unknown_pairs(pair_ids):
-        raise RunError(f"The run {run.name!r} has no pair {unknown[0]!r}.")
+        pairs = run.path / "pairs.parquet"
+        raise RunError(f"{pairs} has no pair {unknown[0]!r}; their ids are its column pair_id.")
 
 
-def _unwritten(path: Path, error: OSError) -> RunError:
-    return RunError(f"{path} cannot be written: {error.strerror or error}.")
-
-
-def _parsed(
-    line: str, path: Path, number: int, of: RunRecord | None
-) -> tuple[Decision, str | None]:
+def _parsed(entry: Any) -> tuple[Decision, str | None]:
     """A line's decision, and the name of the bulk that it was made with."""
-    try:
-        entry = opened_entry(line, of)
-        decision = entry["decision"]
-        if decision is not None and decision not in DECISIONS:
-            raise ValueError(f"the decision {decision!r} is not known")
-        note, decided = str(entry.get("note") or ""), str(entry.get("decided") or "")
-        bulk = entry.get("bulk")
-        return (
-            Decision(str(entry["pair_id"]), decision, note, decided),
-            None if bulk is None else str(bulk),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunError(
-            f"{path}, line {number}, is no decision ({error}). Mend the line and take its checksum "
-            "away, or remove it: nothing is written over it."
-        ) from None
+    decision = entry["decision"]
+    if decision is not None and decision not in DECISIONS:
+        raise ValueError(f"the decision {decision!r} is not known")
+    note, decided = str(entry.get("note") or ""), str(entry.get("decided") or "")
+    bulk = entry.get("bulk")
+    return (
+        Decision(str(entry["pair_id"]), decision, note, decided),
+        None if bulk is None else str(bulk),
+    )

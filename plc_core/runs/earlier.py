@@ -14,8 +14,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from plc_core.files import RunError, read_json, replacing, write_json
 from plc_core.runs.status import now
+from plc_core.storage.files import RunError, read_json, replacing, write_json
 
 _FOLDER = ".earlier"
 _BEGUN = ("run.json", "status.json")

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plc_core.files import RunError, is_there, read_json, unreadable, write_json
 from plc_core.runs import open_run, resolve
+from plc_core.storage.files import RunError, is_there, read_json, unreadable, write_json
 
 T = TypeVar("T")
 _INDEX = ".index.json"
@@ -101,13 +101,15 @@ def _known(root: Path, name: str, entry: Any, stamp: list[int] | None) -> RunSum
 
 
 def _summarise(root: Path, folder: Path) -> RunSummary:
+    kind = "?"
     try:
         run = open_run(resolve(root, folder.name))
+        kind = str(run.info.get("kind", "?"))
         status = run.status
         return RunSummary(
             name=folder.name,
             path=folder,
-            kind=str(run.info.get("kind", "?")),
+            kind=kind,
             state=str(status.get("state", "?")),
             created=_typed(run.info.get("created"), str),
             step=_typed(status.get("step"), int),
@@ -117,7 +119,7 @@ def _summarise(root: Path, folder: Path) -> RunSummary:
             config=_typed(run.info.get("config"), dict) or {},
         )
     except RunError as error:
-        return RunSummary(name=folder.name, path=folder, problem=str(error))
+        return RunSummary(name=folder.name, path=folder, kind=kind, problem=str(error))
 
 
 def _typed(value: Any, kind: type[T]) -> T | None:

@@ -29,20 +29,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plc_core.files import (
-    REMEDY,
+from plc_core.runs.provenance import describe_data
+from plc_core.runs.status import INPUTS_VARIABLE, StatusFile
+from plc_core.runs.visit_files import VisitFiles
+from plc_core.storage.files import (
     RunError,
     is_there,
     read_json,
     read_table,
+    remedy,
     table_names,
+    table_rows,
     write_json,
     write_table,
 )
-from plc_core.identity import has_checksums
-from plc_core.runs.provenance import describe_data
-from plc_core.runs.status import INPUTS_VARIABLE, StatusFile
-from plc_core.runs.visit_files import VisitFiles
+from plc_core.storage.identity import has_checksums
 
 SCHEMA = 1
 _FIELDS = {"config": dict, "data": dict, "trained_steps": int}
@@ -71,15 +72,17 @@ def open_run(path: Path | str) -> Run:
     if not is_there(path) or not path.is_dir():
         raise RunError(f"There is no run folder at {path}.")
     info = read_json(path / "run.json")
-    schema = info.get("schema")
+    record, schema = path / "run.json", info.get("schema")
+    if not isinstance(schema, int):
+        raise RunError(f"{record} is not the record of a run: it names no schema. {remedy(record)}")
     if schema != SCHEMA:
         raise RunError(
-            f"{path / 'run.json'} has schema {schema!r}, and this version reads schema {SCHEMA}; "
+            f"{record} has schema {schema!r}, and this version reads schema {SCHEMA}; "
             "update plc_core, or open the run with the version that wrote it."
         )
     for name, kind in _FIELDS.items():
         if not isinstance(info.get(name), (kind, type(None))):
-            raise RunError(f"{path / 'run.json'} should hold {name} as {kind.__name__}. {REMEDY}")
+            raise RunError(f"{record} should hold {name} as {kind.__name__}. {remedy(record)}")
     if opened := os.environ.get(INPUTS_VARIABLE):
         with Path(opened).open("a", encoding="utf-8") as file:
             file.write(f"{path.resolve()}\n")
@@ -129,6 +132,10 @@ class Run:
     def is_trained(self) -> bool:
         """Whether training came to its end, whatever was done with the run since."""
         return self.info.get("trained_steps") is not None
+
+    @property
+    def _had_pairs(self) -> bool:
+        return self.is_trained or "audit" in self.info
 
     @property
     def has_checksums(self) -> bool:
@@ -191,25 +198,41 @@ class Run:
 
     def metrics(self) -> pd.DataFrame:
         """One row an optimizer step; empty while there is none."""
-        found = self._table("metrics.parquet", expected=self.is_trained)
-        return pd.DataFrame() if found is None else found.to_pandas()
+        path = self.metrics_file()
+        return pd.DataFrame() if path is None else self.read_table(path).to_pandas()
+
+    def metrics_file(self) -> Path | None:
+        """Where the metrics are, None while there are none.
+
+        RunError where they are gone, or of fewer steps than were trained: an earlier copy.
+        """
+        path, steps = self.path / "metrics.parquet", self.info.get("trained_steps") or 0
+        if not self._has(path, self.is_trained):
+            return None
+        if self.has_checksums and (rows := table_rows(path)) < steps:
+            raise RunError(
+                f"{path} has {rows:,} of the {steps:,} steps that were trained: it is an earlier "
+                f"copy. {remedy(path)}"
+            )
+        return path
 
     def pairs(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The training pairs; without `columns`, all but the texts."""
         path = self.path / "pairs.parquet"
         if columns is None and path.exists():
             columns = [c for c in table_names(path) if c not in TEXT_COLUMNS]
-        found = self._table(path.name, self.is_trained, columns)
+        found = self._table(path.name, self._had_pairs, columns)
         if found is None:
             raise RunError(f"The run {self.name!r} has no pairs.parquet yet.")
         return found.to_pandas()
 
     def pair(self, pair_id: str) -> dict[str, Any]:
         """One pair with its texts; RunError for an id that this run does not have."""
-        found = self._table("pairs.parquet", filters=[("pair_id", "=", pair_id)])
+        path = self.path / "pairs.parquet"
+        found = self._table(path.name, self._had_pairs, filters=[("pair_id", "=", pair_id)])
         rows = [] if found is None else found.to_pylist()
         if not rows:
-            raise RunError(f"The run {self.name!r} has no pair {pair_id!r}.")
+            raise RunError(f"{path} has no pair {pair_id!r}; their ids are its column pair_id.")
         return rows[0]
 
     def unknown_pairs(self, pair_ids: Collection[str]) -> list[str]:
@@ -219,10 +242,9 @@ class Run:
             wanted = pa.array(pair_ids, pa.string())
         except UnicodeEncodeError:  # a lone surrogate, which no file can hold
             return list(pair_ids)
-        try:
-            state = path.stat()
-        except OSError:
+        if not self._has(path, self._had_pairs):
             return list(pair_ids)
+        state = path.stat()
         ids = _pair_ids(path, state.st_mtime_ns, state.st_size)
         known = set(pc.filter(ids, pc.is_in(ids, wanted)).to_pylist())
         return [name for name in pair_ids if name not in known]
@@ -243,10 +265,10 @@ class Run:
 
     def table(self, relative: str) -> pd.DataFrame:
         """Another Parquet file of the run by its path, as `judgements/gold-world.parquet`."""
-        found = self._table(relative)
-        if found is None:
-            raise RunError(f"The run {self.name!r} has no {relative}.")
-        return found.to_pandas()
+        path = self.path / relative
+        if not is_there(path):
+            raise RunError(f"{path} is missing. {remedy(path)}")
+        return self.read_table(path).to_pandas()
 
     def read_table(
         self, path: Path, columns: Sequence[str] | None = None, filters: Any = None
@@ -267,8 +289,11 @@ class Run:
             expected: a run with checksums has this file by now: it is an error without.
         """
         path = self.path / relative
-        if not is_there(path):
-            if expected and self.has_checksums:
-                raise RunError(f"{path} is missing. {REMEDY}")
-            return None
-        return self.read_table(path, columns, filters)
+        return self.read_table(path, columns, filters) if self._has(path, expected) else None
+
+    def _has(self, path: Path, expected: bool) -> bool:
+        if is_there(path):
+            return True
+        if expected and self.has_checksums:
+            raise RunError(f"{path} is missing. {remedy(path)}")
+        return False

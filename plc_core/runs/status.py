@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from plc_core.files import RunError, read_json, write_json
 from plc_core.progress import batch_of, in_batch
+from plc_core.storage.files import RunError, read_json, write_json
 
 INPUTS_VARIABLE = "PLC_BATCH_INPUTS"
 """Set where a notebook is executed in a batch, to a file that lists the runs it opens."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from plc_core.checksums import remembered
-from plc_core.files import REMEDY, RunError, check_table, paths_in, read_table, write_table
+from plc_core.storage.checksums import remembered
+from plc_core.storage.files import RunError, check_table, paths_in, read_table, remedy, write_table
 
 VISITS_SCHEMA = pa.schema(
     [("pair_id", pa.string()), ("step", pa.int32()), ("epoch", pa.float32())]
@@ -147,10 +147,11 @@ def files_to_read(
         return names
     by_start = {first: name for name, (first, _) in spans.items()}  # the longest of each start
     kept = list(by_start.values())
-    next_step = 0
+    next_step, next_known = 0, trained_steps or 0
     for index, name in enumerate(kept):
         first, last = spans[name]
         if first > next_step:
+            next_known = first
             break
         if first < next_step:
             raise RunError(
@@ -161,14 +162,19 @@ def files_to_read(
     else:
         if next_step >= (trained_steps or 0):
             return kept
-    raise RunError(f"{folder} has no visits of step {next_step}: a file is missing. {REMEDY}")
+    gone = folder / f"{next_step:08d}-{next_known - 1:08d}.parquet"
+    raise RunError(
+        f"{folder} has no visits of step {next_step}: {gone.name} is missing, or several files of "
+        f"these steps. {remedy(gone)}"
+    )
 
 
 def check_steps(path: Path, steps: tuple[int, int] | None) -> None:
     """RunError where the first and last step that a file holds are not those in its name."""
     if steps is not None and _span(path.name) not in (None, steps):
         raise RunError(
-            f"{path} holds steps {steps[0]} to {steps[1]}, and not those in its name. {REMEDY}"
+            f"{path} holds steps {steps[0]} to {steps[1]}, and not those in its name. "
+            f"{remedy(path)}"
         )
 
 

@@ -95,7 +95,7 @@ def flip_reliability(calibration: Calibration) -> go.Figure:
     figure.add_scatter(
         x=[0, 1],
         y=[calibration.base_rate] * 2,
-        name="base rate",
+        name=f"base rate {calibration.base_rate:.1%}",
         mode="lines",
         line={"color": INK, "dash": "dash", "width": 1.5},
         hovertemplate="base rate %{y:.3f}<extra></extra>",
@@ -169,7 +169,6 @@ def tie_ceiling(table: pd.DataFrame, ceiling: float) -> go.Figure:
         line={"color": INK, "dash": "dash", "width": 1.5},
         annotation={
             "text": f"largest seen {ceiling:.3f}",
-            "font": {"color": INK},
             "yanchor": "bottom",
         },
         annotation_position="top left",

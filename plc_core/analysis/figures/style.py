@@ -109,26 +109,24 @@ def whiskers(mean: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> d
 
 
 def notice(figure: go.Figure, text: str) -> None:
-    """Write a short remark at the lower right corner, inside the plot."""
+    """Write a short remark above the plot, at its right end."""
     figure.add_annotation(
         text=text,
         xref="paper",
         yref="paper",
         x=1,
-        y=0,
+        y=1,
         xanchor="right",
         yanchor="bottom",
         showarrow=False,
-        font={"size": 11, "color": INK},
+        font={"size": 11},
     )
 
 
 def empty(text: str, height: int) -> go.Figure:
     """A figure without axes that says in a sentence why there is nothing to draw."""
     figure = finish(go.Figure(), height)
-    figure.add_annotation(
-        text=text, xref="paper", yref="paper", x=0.5, y=0.5, showarrow=False, font={"color": INK}
-    )
+    figure.add_annotation(text=text, xref="paper", yref="paper", x=0.5, y=0.5, showarrow=False)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
     return figure

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from plc_core.analysis.audit import STATES
+from plc_core.analysis.curves import LEAST_SMOOTHED, SMOOTHED, in_words, last_tenth, smoothed
 from plc_core.analysis.figures.style import (
     INK,
     MAX_POINTS,
@@ -33,56 +34,65 @@ _PANELS = {
 _ABSENT = {"gamma": "no correction under this objective"}
 
 
-def training_curves(metrics: Mapping[str, pd.DataFrame]) -> go.Figure:
+def training_curves(metrics: pd.DataFrame) -> go.Figure:
     """Loss, mean margin, correction strength and mean routing weights over optimizer steps.
 
-    `metrics` maps a run's name to its metrics table; a column that a run did not log is left out,
-    as γ under objectives without a correction, and a panel that is empty for that says so.
-    One run shows each q in its state's colour, several are told apart by colour. Figure "Routing
-    response under hard-pair corruption" (mean q) and equation "total" (γ).
+    What varies with the pairs of a step is a running mean with the single steps behind it, and its
+    title ends in the mean of the last tenth of the steps ± its standard error. A column that was
+    not logged, as γ under objectives without a correction, is said to be missing. Figure
+    "Routing response under hard-pair corruption" (mean q) and equation "total" (γ).
     """
-    drawn = {name: table for name, table in metrics.items() if "step" in table and len(table)}
-    if not drawn:
+    if "step" not in metrics or metrics.empty:
         return empty("No optimizer step has been logged yet.", 460)
+    logged = [name for name in _PANELS if name in metrics]
+    ends = last_tenth({"run": metrics}, [name for name in logged if name in SMOOTHED]).iloc[0]
+    titles = [
+        f"{title}: {in_words(ends[name], ends[f'± {name}'])}" if name in ends else title
+        for name, title in _PANELS.items()
+    ]
     figure = make_subplots(
         rows=2,
         cols=3,
-        subplot_titles=list(_PANELS.values()),
+        subplot_titles=titles,
         shared_xaxes="all",
         vertical_spacing=0.13,
         horizontal_spacing=0.06,
     )
-    for title in figure.layout.annotations:
-        state = title.text.rpartition("q_")[2]
-        title.update(font={"size": 13, "color": STATE_COLOURS.get(state)})
-    for number, (name, table) in enumerate(drawn.items()):
-        table = thin(table.sort_values("step"), 2_000)
-        for place, column in enumerate(_PANELS):
-            if column not in table:
-                continue
-            colour = RUN_COLOURS[number % len(RUN_COLOURS)]
-            if len(drawn) == 1:
-                colour = STATE_COLOURS.get(column.removeprefix("q_"), colour)
-            figure.add_scatter(
-                x=table["step"],
-                y=table[column],
-                name=name,
-                legendgroup=name,
-                showlegend=place == 0 and len(drawn) > 1,
-                mode="lines" if len(table) > 1 else "markers",
-                line={"color": colour, "width": 1.6},
-                hovertemplate="step %{x}: %{y:.4g}",
-                row=place // 3 + 1,
-                col=place % 3 + 1,
-            )
+    figure.update_annotations(font_size=13)
+    table = metrics.sort_values("step")
     for place, column in enumerate(_PANELS):
-        if not any(column in table for table in drawn.values()):
-            steps = next(iter(drawn.values()))["step"]
-            _say_absent(figure, place, steps, _ABSENT.get(column, "not logged"))
+        panel = {"row": place // 3 + 1, "col": place % 3 + 1}
+        if column not in logged:
+            _say_absent(figure, place, table["step"], _ABSENT.get(column, "not logged"))
+            continue
+        colour = STATE_COLOURS.get(column.removeprefix("q_"), RUN_COLOURS[0])
+        smooth = column in SMOOTHED and len(table) >= LEAST_SMOOTHED
+        curves = table.assign(mean=smoothed(table[column]) if smooth else table[column])
+        curves = thin(curves, MAX_POINTS)
+        if smooth:
+            figure.add_scatter(
+                x=curves["step"],
+                y=curves[column],
+                showlegend=False,
+                mode="lines",
+                opacity=0.3,
+                line={"color": colour, "width": 1},
+                hoverinfo="skip",
+                **panel,
+            )
+        figure.add_scatter(
+            x=curves["step"],
+            y=curves["mean"],
+            name=column,
+            showlegend=False,
+            mode="lines" if len(table) > 1 else "markers",
+            line={"color": colour, "width": 2},
+            hovertemplate="step %{x}: %{y:.4g}" + (", running mean" if smooth else ""),
+            **panel,
+        )
     figure.update_xaxes(title_text="optimizer step", row=2)
     figure.update_yaxes(rangemode="tozero", row=2)
-    figure = finish(figure, 460, hovermode="closest")
-    return figure.update_layout(legend_y=1.08, margin_t=88 if len(drawn) > 1 else 36)
+    return finish(figure, 460, hovermode="closest", margin_t=36)
 
 
 def _say_absent(figure: go.Figure, place: int, steps: pd.Series, text: str) -> None:
@@ -98,7 +108,7 @@ def _say_absent(figure: go.Figure, place: int, steps: pd.Series, text: str) -> N
         x=0.5,
         y=0.5,
         showarrow=False,
-        font={"size": 11, "color": INK},
+        font={"size": 11},
     )
     figure.update_yaxes(range=[0, 1], showticklabels=False, showgrid=False, row=row, col=col)
 

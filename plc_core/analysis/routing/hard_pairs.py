@@ -111,7 +111,7 @@ def hard_pairs_sentence(table: pd.DataFrame, method: str) -> str:
     marked, unmarked = (own[f"{name}_q_flip"][last] for name in ("marked", "unmarked"))
     side = "more" if marked > unmarked else "less"
     said = (
-        f"{method}, from η = {first:g} to {last:g}: {' and '.join(parts)}; at η = {last:g} "
+        f"Under {method}, from η = {first:g} to {last:g}, {' and '.join(parts)}; at η = {last:g} "
         f"reversed pairs get {side} q_flip than the others ({marked:.3f} against {unmarked:.3f})."
     )
     for other in dict.fromkeys(table["method"]):

@@ -137,12 +137,18 @@ def other_measures_shown(found: Mapping[tuple[str, str], Agreement]) -> pd.DataF
                     "calibration": calibration,
                     "measure": NAMES[str(measure)],
                     **means,
-                    "trend": "rises" if measure != "abs_margin" else "falls",
+                    "trend": _direction(trend),
                     "concordance": between(trend.concordance, trend.low, trend.high),
                     "p": format_p(trend.p, trend.log10_p).removeprefix("p = "),
                 }
             )
     return pd.DataFrame(rows).set_index(["policy", "calibration", "measure"])
+
+
+def _direction(trend: Jonckheere) -> str:
+    if not (trend.low > 0.5 or trend.high < 0.5):
+        return "not shown"
+    return "rises" if trend.concordance > 0.5 else "falls"
 
 
 def agreement_sentence(result: Agreement, policy: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from plc_core.analysis.audit import STATES
-from plc_core.files import RunError
 from plc_core.runs import Run
+from plc_core.storage.files import RunError
 
 Q = tuple(f"q_{state}" for state in STATES)
 """The columns of the routing weights."""
@@ -73,7 +73,7 @@ def of_calibration(scores: pd.DataFrame, calibration: str) -> pd.DataFrame:
     return rows
 
 
-def over_seeds(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def mean_of_seeds(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """A probe's scores under several training seeds as one table.
 
     A pair that several of them were shown stands there once, with its mean weights, margin and z

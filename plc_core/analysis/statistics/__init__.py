@@ -8,6 +8,7 @@
 
 Notebook and app print the same objects, so a number reads the same wherever it is shown.
 Missing values (NaN) are left out and counted; infinities are kept, as ranks can use them.
+`scipy.stats`, which takes a second to import, is named in full: it is imported on first use.
 A group without values gives "n/a (n=0)" and never an error; a p value below the smallest number
 that a computer holds is printed as a bound, and kept as a power of ten.
 """

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from plc_core.analysis.statistics.text import format_interval
 
@@ -43,7 +43,9 @@ def mean_interval(values: Iterable[float]) -> MeanInterval:
     mean = float(kept.mean())
     if n == 1:
         return MeanInterval(mean, math.nan, math.nan, 1)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * float(kept.std(ddof=1)) / math.sqrt(n)
+    reach = (
+        float(scipy.stats.t.ppf((1 + LEVEL) / 2, n - 1)) * float(kept.std(ddof=1)) / math.sqrt(n)
+    )
     return MeanInterval(mean, mean - reach, mean + reach, n)
 
 
@@ -153,7 +155,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share; NaN for n = 0."""
     if n == 0:
         return math.nan, math.nan
-    interval = stats.binomtest(successes, n).proportion_ci(LEVEL, method="wilson")
+    interval = scipy.stats.binomtest(successes, n).proportion_ci(LEVEL, method="wilson")
     return float(interval.low), float(interval.high)
 
 
@@ -165,7 +167,7 @@ def percentiles(values: Floats) -> tuple[float, float]:
 
 def normal_quantile() -> float:
     """How many standard errors a 95 % interval reaches to either side."""
-    return float(stats.norm.ppf((1 + LEVEL) / 2))
+    return float(scipy.stats.norm.ppf((1 + LEVEL) / 2))
 
 
 def on_logit_scale(share: float, error: float) -> tuple[float, float]:

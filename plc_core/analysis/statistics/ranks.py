@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from plc_core.analysis.statistics.means import (
     Floats,
@@ -114,7 +114,7 @@ def mann_whitney(
     m, n = len(kept_a), len(kept_b)
     if not m or not n:
         return MannWhitney(alternative, m, n, nan_a, nan_b, *[math.nan] * 7)
-    result = stats.mannwhitneyu(kept_a, kept_b, alternative=alternative)
+    result = scipy.stats.mannwhitneyu(kept_a, kept_b, alternative=alternative)
     u, p = float(result.statistic), float(result.pvalue)
     area = u / (m * n)
     return MannWhitney(
@@ -174,8 +174,8 @@ def auroc(scores: Iterable[float], positive: Iterable[bool]) -> Auroc:
 
 def _exceeded(values: Floats, others: Floats) -> Floats:
     """The share of `others` that each value exceeds, equal ones counted half."""
-    ranks = stats.rankdata(np.concatenate([values, others]))[: len(values)]
-    return (ranks - stats.rankdata(values)) / len(others)
+    ranks = scipy.stats.rankdata(np.concatenate([values, others]))[: len(values)]
+    return (ranks - scipy.stats.rankdata(values)) / len(others)
 
 
 def _delong_error(above: Floats, below: Floats) -> float:
@@ -201,9 +201,13 @@ def spearman(x: Iterable[float], y: Iterable[float]) -> Spearman:
     known = ~(np.isnan(sides[0]) | np.isnan(sides[1]))
     first, second = (side[known] for side in sides)
     n, missing = int(known.sum()), int((~known).sum())
-    if n < 2 or np.ptp(stats.rankdata(first)) == 0 or np.ptp(stats.rankdata(second)) == 0:
+    if (
+        n < 2
+        or np.ptp(scipy.stats.rankdata(first)) == 0
+        or np.ptp(scipy.stats.rankdata(second)) == 0
+    ):
         return Spearman(math.nan, math.nan, math.nan, n, missing, math.nan, math.nan)
-    result = stats.spearmanr(first, second)
+    result = scipy.stats.spearmanr(first, second)
     rho, p = float(result.statistic), float(result.pvalue)
     if n < 4 or 1 - abs(rho) < 1e-12:  # of the same order; rounding may leave less than 1
         return Spearman(rho, math.nan, math.nan, n, missing, p, log10_p(p, math.inf, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
-from scipy import stats
+import scipy
 
 
 def format_number(value: float, digits: int = 3) -> str:
@@ -42,4 +42,4 @@ def log10_p(p: float, z: float, sides: int) -> float:
         return math.nan
     if p >= sys.float_info.min:
         return math.log10(p)
-    return float(stats.norm.logsf(z) + math.log(sides)) / math.log(10)
+    return float(scipy.stats.norm.logsf(z) + math.log(sides)) / math.log(10)

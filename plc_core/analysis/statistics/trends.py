@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from plc_core.analysis.statistics.means import Floats, on_logit_scale, without_nan
 from plc_core.analysis.statistics.ranks import Side
@@ -144,7 +144,7 @@ def _trend_p(j: float, groups: list[Floats], side: Side) -> tuple[float, float, 
     z = (j - _cross_pairs(sizes) / 2) / math.sqrt(variance)
     signed = {"two-sided": abs(z), "greater": z, "less": -z}[side]
     sides = 2 if side == "two-sided" else 1
-    p = min(1.0, sides * float(stats.norm.sf(signed)))
+    p = min(1.0, sides * float(scipy.stats.norm.sf(signed)))
     return p, log10_p(p, signed, sides), "normal approximation with tie correction"
 
 
@@ -199,5 +199,5 @@ def page(table: pd.DataFrame) -> Page:
     shape = (len(whole), table.shape[1], len(table) - len(whole))
     if len(whole) < 2 or table.shape[1] < 3:
         return Page(math.nan, math.nan, *shape)
-    result = stats.page_trend_test(whole.to_numpy(np.float64))
+    result = scipy.stats.page_trend_test(whole.to_numpy(np.float64))
     return Page(float(result.statistic), float(result.pvalue), *shape)

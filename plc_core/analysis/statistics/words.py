@@ -45,7 +45,7 @@ def _difference(test: MannWhitney, measure: str, a: str, b: str, adjusted: float
     claim = (
         f"{measure} is {word} in {a} than in {b}"
         if found
-        else f"No difference of {measure} between {a} and {b} is shown"
+        else f"No difference in {measure} between {a} and {b} is shown"
         if test.side == "two-sided"
         else f"It is not shown that {measure} is {word} in {a} than in {b}"
     )
@@ -65,10 +65,10 @@ def _trend(test: Jonckheere, measure: str, adjusted: float | None) -> str:
     else:
         word = {"greater": "rises", "less": "falls"}[test.side]
     found = _found(test.p, adjusted)
-    claim = f"{measure} {word}" if found else f"It is not shown that {measure} {word}"
+    claim = f"{measure} {word}" if found else f"{measure} is not shown to {word.removesuffix('s')}"
     return (
-        f"{claim} over {order}: of two from different groups the later one has the larger value "
-        f"in {_percent(test.concordance, test.low, test.high)} of cases "
+        f"{claim} over {order}: the later of two groups has the larger value in "
+        f"{_percent(test.concordance, test.low, test.high)} of cases "
         f"({_p(test.p, test.log10_p, adjusted, test.side)})."
     )
 
@@ -79,7 +79,7 @@ def _association(test: Spearman, measure: str, other: str, adjusted: float | Non
     word = "rises" if test.rho > 0 else "falls"
     claim = f"{measure} {word} with {other}"
     if not _found(test.p, adjusted):
-        claim = f"It is not shown that {measure} goes with {other}"
+        claim = f"No correlation of {measure} with {other} is shown"
     bounds = "" if math.isnan(test.low) else f" [{test.low:+.3f}, {test.high:+.3f}]"
     return (
         f"{claim}: Spearman {test.rho:+.3f}{bounds} "

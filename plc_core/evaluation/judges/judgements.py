@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Protocol
 import pandas as pd
 import pyarrow as pa
 
-from plc_core.checksums import checksum
-from plc_core.files import RunError, make_folder, read_json, write_json, write_table
 from plc_core.progress import Progress
 from plc_core.runs import Run
 from plc_core.runs.status import now
-from plc_core.storage import content_hash
+from plc_core.storage.cache import content_hash
+from plc_core.storage.checksums import checksum
+from plc_core.storage.files import RunError, make_folder, read_json, write_json, write_table
 
 SCORES = pa.schema(
     {

@@ -23,9 +23,9 @@ from plc_core.evaluation.judges.verdicts import (
     single_messages,
     spelled,
 )
-from plc_core.files import RunError
 from plc_core.progress import Progress
-from plc_core.storage import ContentStore, content_hash
+from plc_core.storage.cache import ContentStore, content_hash
+from plc_core.storage.files import RunError
 
 _KEPT = pa.schema(
     {

@@ -15,8 +15,8 @@ from plc_core.evaluation.judges.judgements import Score, file_name
 from plc_core.evaluation.judges.language_model import LLMJudge
 from plc_core.evaluation.judges.reward_model import RewardModelJudge
 from plc_core.evaluation.methods import short_name
-from plc_core.files import RunError
 from plc_core.progress import Progress
+from plc_core.storage.files import RunError
 
 
 class GoldJudge:

@@ -13,12 +13,17 @@ import pyarrow as pa
 import torch
 
 from plc_core.data import DataError, Pairs
-from plc_core.engine.models import DTYPES, model_identity
-from plc_core.engine.reward_scoring import RewardModel, dialogue_ids, load_reward_model, score_ids
+from plc_core.engine.models.load import DTYPES, model_identity
+from plc_core.engine.stages.reward_scoring import (
+    RewardModel,
+    dialogue_ids,
+    load_reward_model,
+    score_ids,
+)
 from plc_core.evaluation.judges.judgements import Score, file_name
-from plc_core.files import RunError
 from plc_core.progress import Progress
-from plc_core.storage import ContentStore, content_hash
+from plc_core.storage.cache import ContentStore, content_hash
+from plc_core.storage.files import RunError
 
 SKYWORK = "Skywork/Skywork-Reward-V2-Llama-3.1-8B"
 """The paper's judge."""
