@@ -54,7 +54,7 @@ def test_one_key_is_one_verdict_on_the_pair_that_was_read(root) -> None:
         table.click(position={"x": 150, "y": 100})
         page.wait_for_url("**pair=**")
         page.wait_for_function(
-            "id => document.querySelector('.plc-id').innerText != id", arg=before
+            "id => (document.querySelector('.plc-id')?.innerText ?? id) != id", arg=before
         )
         browser.close()
 
