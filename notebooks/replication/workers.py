@@ -71,9 +71,10 @@ def run_jobs(
     for job in waiting:
         todo.put(job)
     workers = min(workers, len(waiting))
-    beside = math.ceil(workers / max(1, torch.cuda.device_count()))  # on the fullest GPU
+    devices = max(1, torch.cuda.device_count())
+    beside = math.ceil(workers / devices)  # on the fullest GPU
     scratch = Path(tempfile.mkdtemp(prefix="plc-study-"))
-    given = (beside, choice, todo, come, deadline)
+    given = (choice, todo, come, deadline)
     processes: list[Any] = []
     errors: list[str] = []
     kept: list[pd.DataFrame] = []
@@ -83,7 +84,8 @@ def run_jobs(
             place = scratch / str(number)
             # No daemon: those may not have the processes that load data.
             process = context.Process(
-                target=_work, args=(study, material, results.folder, place, *given)
+                target=_work,
+                args=(study, material, results.folder, place, beside, number < devices, *given),
             )
             # A child loads torch, which looks for its GPU, before its first line runs.
             with environment(_variables(number, workers)):
@@ -136,6 +138,7 @@ def _work(
     results: Path,
     scratch: Path,
     workers: int,
+    stays: bool,
     choice: Choice | None,
     todo: Any,
     come: Any,
@@ -152,7 +155,29 @@ def _work(
     except Exception as error:
         come.put(("stopped", f"worker {scratch.name}", _said(error)))
         return
+    take_jobs(laboratory, choice, todo, come, deadline, scratch, stays=stays)
+    come.close()
+    come.join_thread()
+
+
+def take_jobs(
+    laboratory: Any,
+    choice: Choice | None,
+    todo: Any,
+    come: Any,
+    deadline: float,
+    scratch: Path,
+    *,
+    stays: bool,
+) -> None:
+    """Run one job of the queue `todo` after another, and put what comes of it into `come`.
+
+    Where a GPU's memory is too small for all that share it, a worker puts its job back and ends, so
+    that those left have more. One that `stays`, the first on its GPU, runs on, and a job that needs
+    too much twice there fails.
+    """
     durations: list[float] = []
+    given_back: set[str] = set()
     while True:
         expected = 1.2 * max(durations[1:] or durations, default=0.0)
         if time.monotonic() + expected > deadline:
@@ -165,6 +190,15 @@ def _work(
         try:
             outcome = laboratory.run(job, choice)
             come.put(("done", job.name, outcome))
+        except torch.OutOfMemoryError as error:
+            if stays and job.name in given_back:
+                come.put(("failed", job.name, (job, _said(error))))
+            else:
+                given_back.add(job.name)
+                todo.put(job)
+                logger.info("%s: out of memory, tried again beside fewer", job.name)
+                if not stays:
+                    break
         except Exception as error:
             logger.debug("%s", traceback.format_exc())
             come.put(("failed", job.name, (job, _said(error))))
@@ -172,8 +206,6 @@ def _work(
         torch.cuda.empty_cache()  # of memory that the workers beside this one may need
         durations.append(time.monotonic() - started)
         shutil.rmtree(scratch, ignore_errors=True)
-    come.close()
-    come.join_thread()
 
 
 def _leave_with_parent() -> None:
