@@ -12,7 +12,7 @@ import pandas as pd
 from notebooks.audit_command import plc_command, rate_of
 from notebooks.pair_cards import STYLE, pair_card
 from plc_core.batch.report_order import FINDING
-from plc_core.engine.sources import source_of
+from plc_core.engine.row_sources import source_of
 from plc_core.label_audit.auditing import audit
 from plc_core.label_audit.config import POLICIES, AuditConfig
 from plc_core.label_audit.folder import KIND, save_audit

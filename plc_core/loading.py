@@ -34,6 +34,6 @@ def load_pairs(
         raise DataError("The world's pairs are sampled: they take a limit and a seed only.")
     check_arguments(limit, seed=seed)
     # Here alone, as it loads torch, which no other source needs.
-    from plc_core.engine.sources import WorldSource
+    from plc_core.engine.row_sources import WorldSource
 
     return WorldSource().pairs(limit, seed, progress or Progress())

@@ -1142,7 +1142,7 @@ def test_missing_columns_are_named_or_left_out(opened: Opened, tmp_path: Path) -
 def test_the_app_needs_no_torch() -> None:
     script = (
         "import sys; sys.path.insert(0, 'app'); import reading, rerun_box, pair_view, reader;"
-        "import plc_core.evaluation.sides, plc_core.evaluation.tables;"
+        "import plc_core.evaluation.sides, plc_core.evaluation.win_tables;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

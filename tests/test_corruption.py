@@ -21,7 +21,7 @@ from plc_core.data.corruption import (
 from plc_core.data.corruption.draws import normal, uniform
 from plc_core.data.world.prompts import training_prompts
 from plc_core.engine.models.load import load_policy
-from plc_core.engine.sources import WorldSource
+from plc_core.engine.row_sources import WorldSource
 from plc_core.progress import Progress
 
 

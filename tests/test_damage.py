@@ -33,7 +33,7 @@ from plc_core.engine.models import load as models
 from plc_core.engine.models import model_files
 from plc_core.engine.models.load import ModelError, load_policy, load_tokenizer
 from plc_core.engine.reference import with_reference
-from plc_core.engine.sources import WorldSource
+from plc_core.engine.row_sources import WorldSource
 from plc_core.engine.tokens.tokenized import tokenize_pairs
 from plc_core.evaluation.chain import evaluate_runs
 from plc_core.evaluation.completeness import (

@@ -13,7 +13,7 @@ from plc_core.engine.forward.packing import PairCollator, StepCollator
 from plc_core.engine.models.adapters import add_lora
 from plc_core.engine.models.load import ModelError, load_policy
 from plc_core.engine.reference import with_reference
-from plc_core.engine.sampling import generate
+from plc_core.engine.sampling import generate_responses
 from plc_core.engine.tokens.tokenized import tokenize_pairs
 from plc_core.progress import Progress
 
@@ -166,10 +166,14 @@ def test_greedy_responses_do_not_depend_on_the_batch_and_sampling_on_the_seed_al
     policy, tokenizer = world
     tokens: Dataset = tokenize_pairs(pairs, tokenizer, 128).dataset
     prompts = tokens["prompt_ids"][:]
-    one, many = (generate(policy, tokenizer, prompts, "greedy", 64, 0, size) for size in (1, 40))
+    one, many = (
+        generate_responses(policy, tokenizer, prompts, "greedy", 64, 0, size) for size in (1, 40)
+    )
     assert one == many
     before = torch.get_rng_state()
-    sampled = [generate(policy, tokenizer, prompts, "sampled", 64, seed) for seed in (1, 1, 2)]
+    sampled = [
+        generate_responses(policy, tokenizer, prompts, "sampled", 64, seed) for seed in (1, 1, 2)
+    ]
     assert sampled[0] == sampled[1] != sampled[2]
     assert torch.equal(torch.get_rng_state(), before)
     assert all(r.finished and r.ids[-1] == tokenizer.eos_token_id for r in one)

@@ -16,7 +16,7 @@ from plc_core.data import DataError
 from plc_core.data.world import RESPONSE_TOKENS, VOCABULARY
 from plc_core.engine.models.adapters import add_lora
 from plc_core.engine.models.load import load_policy
-from plc_core.engine.sampling import generate as sample
+from plc_core.engine.sampling import generate_responses as sample
 from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.evaluation.benchmarks import Benchmark, Prompt, world_benchmark
 from plc_core.evaluation.chat_api import ChatServer

@@ -25,8 +25,8 @@ from plc_core.evaluation.length_control import (
     lengths_shown,
 )
 from plc_core.evaluation.methods import contestants
-from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError
+from plc_core.evaluation.win_tables import win_table
 from tests.chat_server import serving
 from tests.paths import shared_file
 

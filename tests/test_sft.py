@@ -21,7 +21,7 @@ from plc_core.batch import run_notebook
 from plc_core.data import DataError
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.models.load import ModelError, load_policy
-from plc_core.engine.sources import conversation_rows, world_rows
+from plc_core.engine.row_sources import conversation_rows, world_rows
 from plc_core.engine.stages.conversations import (
     IGNORED,
     Row,

@@ -8,8 +8,8 @@ import pytest
 
 from plc_core.analysis.paper import BENCHMARK_SIZES, NAMES, published
 from plc_core.evaluation.results import mean_over_seeds
-from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError
+from plc_core.evaluation.win_tables import win_table
 
 
 def cells(*rows):

@@ -13,7 +13,7 @@ from notebooks.studies.tie_selectivity import ExactTieConfig
 from plc_core import TrainConfig, train
 from plc_core.data import DATASETS, DataError, load_pairs, split_held_out
 from plc_core.data.slices import prompt_digests
-from plc_core.engine.sources import load_ties, source_of
+from plc_core.engine.row_sources import load_ties, source_of
 from plc_core.engine.training_pairs import trained_and_held_out
 from plc_core.progress import Progress
 from plc_core.storage.files import RunError

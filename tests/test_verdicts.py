@@ -28,7 +28,7 @@ from inspection.verdicts import (
 from scipy.stats import bootstrap
 
 from plc_core.analysis.audit import LENGTH_COLUMNS
-from plc_core.analysis.noise import NoiseRate
+from plc_core.analysis.noise import NoiseEstimate
 from plc_core.analysis.statistics import auroc
 from plc_core.runs import Run, open_run
 from plc_core.storage.files import RunError
@@ -182,7 +182,7 @@ def test_without_truth_or_estimate_nothing_is_known(run: Run) -> None:
     for measure in (ranks_better, is_probability, separates_ties):
         assert measure(run.visits(), own).said == "unknown"
     assert noisy(None).said == "unknown"
-    assert noisy(NoiseRate(0.3, 0.2, 0.4, 90)).said == "yes"
+    assert noisy(NoiseEstimate(0.3, 0.2, 0.4, 90)).said == "yes"
 
 
 def test_the_runs_own_settings_give_its_record_back(run: Run, found: Digest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from inspection.database import frame, query
-from plc_core.analysis.noise import NOISE_COLUMNS, NoiseRate, noise_rate
+from plc_core.analysis.noise import NOISE_COLUMNS, NoiseEstimate, noise_rate
 from plc_core.runs import Run
 from plc_core.storage.files import table_names
 
@@ -28,7 +28,7 @@ def records_noise(run: Run) -> bool:
     return path is not None and set(NOISE_COLUMNS) <= set(table_names(path))
 
 
-def noise_of(run: Run) -> NoiseRate | None:
+def noise_of(run: Run) -> NoiseEstimate | None:
     """`noise_rate` of the run, reading no other column of its metrics.
 
     Raises:

@@ -20,7 +20,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from plc_core.analysis.noise import NoiseRate
+from plc_core.analysis.noise import NoiseEstimate
 from plc_core.analysis.statistics import LEVEL, MeanInterval, auroc
 from plc_core.evaluation.sides import mean_over_benchmarks, sides_against
 
@@ -276,7 +276,7 @@ def _by_marker(group: pd.Series, flipped: pd.Series, name: str) -> dict[str, pd.
     return {f"unmarked{end}": group & ~flipped, f"marked{end}": group & flipped}
 
 
-def noisy(found: NoiseRate | None) -> Answer:
+def noisy(found: NoiseEstimate | None) -> Answer:
     """Whether more than `NOISY` of the labels are reversed, by the run's own estimate."""
     if found is None:
         return Answer("no estimate yet: it takes 24 steps and 256 pairs of the first epoch")

@@ -37,7 +37,7 @@ from state import FLAG, TEXT, kept
 
 from plc_core.analysis import audit
 from plc_core.analysis.audit import STATES
-from plc_core.analysis.noise import NoiseRate
+from plc_core.analysis.noise import NoiseEstimate
 from plc_core.runs import Run
 from plc_core.storage.files import RunError
 
@@ -184,7 +184,7 @@ def shadow_note(run: Run) -> str:
     )
 
 
-def noise_sentence(noise: NoiseRate) -> str:
+def noise_sentence(noise: NoiseEstimate) -> str:
     """How noisy the data are by the run's own estimate, and what the estimate is of."""
     return (
         f"Estimated share of reversed labels: **{noise.rate:.1%}** "

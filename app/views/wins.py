@@ -30,8 +30,8 @@ from win_table import LEGEND, counts, in_words, kl_control_table, win_words, wit
 
 from plc_core.analysis.paper import BENCHMARK_SIZES
 from plc_core.evaluation.sides import win_rate_cells
-from plc_core.evaluation.tables import win_table
 from plc_core.evaluation.win_rate import JoinError, verdict_win_rate
+from plc_core.evaluation.win_tables import win_table
 from plc_core.runs import Run
 from plc_core.storage.files import RunError
 

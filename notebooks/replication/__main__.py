@@ -74,7 +74,7 @@ def _run(
     given: argparse.Namespace,
 ) -> int:
     from notebooks.replication.splits import prepare
-    from notebooks.replication.workers import run_jobs
+    from notebooks.replication.workers import run_study_jobs
 
     end = time.monotonic() + 60 * given.minutes
     material = prepare(study)
@@ -87,7 +87,7 @@ def _run(
             choice = results.freeze(list(jobs_of(study, "choice")))
         left = end - time.monotonic() - _SAFETY
         if left > 0 and jobs:
-            errors += run_jobs(
+            errors += run_study_jobs(
                 study, material, jobs, choice, results, seconds=left, workers=given.workers,
                 visits=Path(given.visits) if given.visits else None, commit=given.commit,
             )  # fmt: skip

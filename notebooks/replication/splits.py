@@ -21,7 +21,7 @@ from plc_core.data import Pairs, load_pairs, pairs_from_rows, simulate_votes
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.models.load import load_policy
-from plc_core.engine.sampling import generate
+from plc_core.engine.sampling import generate_responses
 from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.storage.cache import cached_folder
 from plc_core.storage.files import RunError, read_json, write_json
@@ -129,7 +129,7 @@ def _world_pairs(count: int) -> list[dict[str, Any]]:
     turns = [[{"role": "user", "content": prompt.text}] for prompt in prompts]
     ids = [prompt_ids(tokenizer, t) for t in turns]
     first, second = (
-        generate(policy, tokenizer, ids, "sampled", RESPONSE_TOKENS, _WORLD_SEED + i)
+        generate_responses(policy, tokenizer, ids, "sampled", RESPONSE_TOKENS, _WORLD_SEED + i)
         for i in range(2)
     )
     rows = []

@@ -33,7 +33,7 @@ from plc_core.engine.models.adapters import add_lora
 from plc_core.engine.models.load import compile_layers, load_policy, model_identity
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import with_reference
-from plc_core.engine.sampling import generate
+from plc_core.engine.sampling import generate_responses
 from plc_core.engine.tokens.tokenized import prompt_ids, tokenize_pairs
 from plc_core.engine.trainer import PreferenceTrainer
 from plc_core.engine.training_pairs import training_pairs, with_pair_priors
@@ -334,7 +334,7 @@ class Laboratory:
         world = self.study.model == "world"
         most = RESPONSE_TOKENS if world else self.study.response_tokens
         with autocast(self.device, self.bf16):
-            answers = generate(
+            answers = generate_responses(
                 policy, self.tokenizer, self.prompts, "sampled", most, _SAMPLE_SEED, 256
             )
             ids = [answer.ids for answer in answers]

@@ -37,7 +37,7 @@ _SECONDS_TO_SAVE = 10.0
 _VISITS_A_FILE = 50  # jobs
 
 
-def run_jobs(
+def run_study_jobs(
     study: ReplicationConfig,
     material: Material,
     jobs: Sequence[Job],

@@ -12,7 +12,7 @@ from plc_core.batch.report_order import FINDING
 from plc_core.data import Pairs
 from plc_core.engine.config import DataConfig
 from plc_core.engine.models.load import load_tokenizer
-from plc_core.engine.sources import source_of
+from plc_core.engine.row_sources import source_of
 from plc_core.engine.tokens.tokenized import Tokens, tokenize_pairs, truncation_table
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run

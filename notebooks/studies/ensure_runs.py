@@ -14,7 +14,7 @@ from plc_core.batch.planning import (
     NOT_CONTENT,
     TRAIN_NOTEBOOK,
     PlannedRun,
-    content_hash,
+    parameters_hash,
     training_content,
 )
 from plc_core.engine.config import SUITS_OWN_PAIRS, TrainConfig
@@ -123,7 +123,7 @@ def _job(plan: PlannedRun, root: Path) -> dict[str, Any]:
 def _how_to_make(missing: list[PlannedRun], root: Path, then: str) -> str:
     jobs = [_job(plan, root) for plan in missing]
     root.mkdir(parents=True, exist_ok=True)
-    file = root / f"missing-{content_hash({'jobs': jobs})}.yaml"
+    file = root / f"missing-{parameters_hash({'jobs': jobs})}.yaml"
     with replacing(file) as temporary:
         temporary.write_text(yaml.safe_dump(jobs, sort_keys=False), encoding="utf-8")
     names = ", ".join(f"{plan.name} ({plan.label}, seed {plan.seed})" for plan in missing)

@@ -16,7 +16,7 @@ from plc_core.evaluation.win_rate import Incomplete, JoinError, JoinReport, join
 _VERDICTS = [-1, 0, 1]  # loss, tie, win
 
 
-class Agreement(NamedTuple):
+class JudgeAgreement(NamedTuple):
     """Raw agreement and Cohen's kappa of two judges' verdicts, with 95 % intervals over prompts.
 
     kappa is NaN where both judges gave one and the same verdict throughout: chance alone would
@@ -36,7 +36,9 @@ class Agreement(NamedTuple):
         return text if self.join.complete else f"{text}; {self.join}"
 
 
-def agreement(first: pd.Series, second: pd.Series, incomplete: Incomplete = "error") -> Agreement:
+def agreement_of_judges(
+    first: pd.Series, second: pd.Series, incomplete: Incomplete = "error"
+) -> JudgeAgreement:
     """Compare two judges of the same comparisons, each indexed by prompt id.
 
     Args:
@@ -55,7 +57,7 @@ def agreement(first: pd.Series, second: pd.Series, incomplete: Incomplete = "err
     if len(own):
         counts = confusion_matrix(own, other, labels=_VERDICTS)
     names = ["loss", "tie", "win"]
-    return Agreement(
+    return JudgeAgreement(
         bootstrap_mean(own == other, seed=0),
         _kappa(own, other, counts),
         bootstrap_mean((own == other)[neither], seed=0),

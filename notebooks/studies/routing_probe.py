@@ -30,7 +30,7 @@ from plc_core.engine.config import TrainConfig
 from plc_core.engine.models.load import load_policy, load_tokenizer
 from plc_core.engine.pipeline import objectives
 from plc_core.engine.reference import policy_margins
-from plc_core.engine.sources import Source, WorldSource, load_ties, source_of
+from plc_core.engine.row_sources import Source, WorldSource, load_ties, source_of
 from plc_core.engine.training_pairs import trained_and_held_out, training_pairs
 from plc_core.evaluation.completeness import refuse_missing
 from plc_core.objective import Router

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import pandas as pd
 from pydantic import Field, model_validator
 
-from notebooks.studies.judge_agreement import Agreement, agreement
+from notebooks.studies.judge_agreement import JudgeAgreement, agreement_of_judges
 from notebooks.studies.win_rate_study import DPO, PLC, MethodsConfig, entries_of
 from plc_core.analysis.statistics import MeanInterval, spearman
 from plc_core.engine.config import ObjectiveName
@@ -146,7 +146,7 @@ def judges_table(evaluation: Evaluation, table: pd.DataFrame) -> pd.DataFrame:
     return frame.set_axis(columns, axis=1).fillna("–")
 
 
-def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agreement]]:
+def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, JudgeAgreement]]:
     """How far the first two judges agree on who wins against DPO, and on single answers.
 
     Returns:
@@ -170,7 +170,7 @@ def judge_agreement(evaluation: Evaluation) -> tuple[pd.DataFrame, dict[str, Agr
                 rewards = scores.set_index(["seed", "benchmark", "prompt_id"])
                 own, base = (rewards[rewards["method"] == m]["reward"] for m in (method, DPO))
                 sides.append((verdicts(own, base), own))
-            both = agreement(sides[0][0], sides[1][0])
+            both = agreement_of_judges(sides[0][0], sides[1][0])
             key = f"{method}, {decoding}, {benchmark}"
             found[key] = both
             correlation = spearman(sides[0][1], sides[1][1].loc[sides[0][1].index])

@@ -11,7 +11,7 @@ from plc_core.batch.report_order import FINDING
 from plc_core.data.world import RESPONSE_TOKENS, gold_reward
 from plc_core.data.world.prompts import held_out_prompts
 from plc_core.engine.models.load import load_policy
-from plc_core.engine.sampling import generate
+from plc_core.engine.sampling import generate_responses
 from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.runs import Run
 
@@ -28,7 +28,7 @@ def greedy_rewards(model: str, prompts: int) -> pd.Series:
         return pd.Series(dtype="float64", name="reward")
     policy, tokenizer = load_policy(model)
     ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
-    answers = generate(policy, tokenizer, ids, "greedy", RESPONSE_TOKENS, seed=0)
+    answers = generate_responses(policy, tokenizer, ids, "greedy", RESPONSE_TOKENS, seed=0)
     rewards = [gold_reward(t, a.text, a.finished) for t, a in zip(texts, answers, strict=True)]
     return pd.Series(rewards, index=pd.Index(texts, name="prompt"), name="reward")
 

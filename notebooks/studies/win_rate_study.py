@@ -24,7 +24,7 @@ from plc_core.evaluation.completeness import EvaluationConfig
 from plc_core.evaluation.judges.named import check_judges
 from plc_core.evaluation.methods import Contestant, contestants
 from plc_core.evaluation.results import interval
-from plc_core.evaluation.tables import WinTable, win_table
+from plc_core.evaluation.win_tables import WinTable, win_table
 from plc_core.runs import Run
 from plc_core.storage.files import RunError
 

@@ -22,7 +22,7 @@ WIDEST = 0.40
 
 
 @dataclass(frozen=True)
-class NoiseRate:
+class NoiseEstimate:
     """The estimated share of reversed labels in the data of a run.
 
     `rate` with its 95 % interval [`low`, `high`], read from the margins of the steps before
@@ -57,7 +57,7 @@ def known_rates(metrics: pd.DataFrame) -> pd.Series:
     return metrics["noise_rate"].notna() & (width <= WIDEST)
 
 
-def noise_rate(metrics: pd.DataFrame) -> NoiseRate | None:
+def noise_rate(metrics: pd.DataFrame) -> NoiseEstimate | None:
     """The estimate at the last step of the first epoch, from a run's metrics.
 
     Later epochs see labels that the policy remembers, and would give too low a rate. None where it
@@ -69,7 +69,7 @@ def noise_rate(metrics: pd.DataFrame) -> NoiseRate | None:
     if not known_rates(first).any():
         return None
     rate, low, high = (float(first[name].iloc[0]) for name in NOISE_COLUMNS[2:])
-    return NoiseRate(rate, low, high, int(first["step"].iloc[0]))
+    return NoiseEstimate(rate, low, high, int(first["step"].iloc[0]))
 
 
 def noise_sentence(metrics: pd.DataFrame) -> str:

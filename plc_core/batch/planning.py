@@ -93,7 +93,7 @@ def training_content(config: TrainConfig) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k not in NOT_CONTENT}
 
 
-def content_hash(values: Mapping[str, Any]) -> str:
+def parameters_hash(values: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits of a hash of `values`, whatever their order."""
     text = json.dumps(values, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -106,7 +106,7 @@ def _name(config: TrainConfig, values: Mapping[str, Any]) -> str:
         for name, short in _READABLE.items()
         if name in values and name != "beta"
     ]
-    words = "-".join([*parts, f"s{config.seed}", content_hash(values)])
+    words = "-".join([*parts, f"s{config.seed}", parameters_hash(values)])
     return re.sub(r"[^A-Za-z0-9._=+-]", "_", words)
 
 
@@ -146,4 +146,4 @@ def _job_name(
     if "name" not in job and notebook.resolve() == TRAIN_NOTEBOOK.resolve():
         return planned("grid", values).name
     content = {k: v for k, v in values.items() if k not in NOT_CONTENT and v != defaults.get(k)}
-    return f"{job.get('name', notebook.stem)}-{content_hash(content)}"
+    return f"{job.get('name', notebook.stem)}-{parameters_hash(content)}"

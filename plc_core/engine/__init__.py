@@ -7,7 +7,7 @@ tokens           of pairs, by the model's chat template
 forward          packed rows and the log-probs of their responses
 reference        log-probs of the reference, computed once and kept
 models           what is trained, and where it comes from
-sources          pairs by name, and the embedded world's samples
+row_sources      pairs by name, and the embedded world's samples
 sampling         answers of a policy
 stages           what comes before: SFT and the reward model; `world_sft` makes the world's model
 trl_adapter      the objectives inside TRL's trainer; `trl_record` is its run folder

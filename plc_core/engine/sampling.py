@@ -26,7 +26,7 @@ class Response(NamedTuple):
     finished: bool
 
 
-def generate(
+def generate_responses(
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[list[int]],
@@ -98,7 +98,7 @@ def generate_batch(
     config: GenerationConfig,
     **options: Any,
 ) -> list[list[int]]:
-    """The new tokens of each prompt, padded behind the terminator; `options` of `generate`."""
+    """The new tokens of each prompt, padded behind the terminator; `options` are passed on."""
     longest = max(map(len, prompts))
     # Padding on the left, where a decoder expects it.
     rows = [[config.pad_token_id] * (longest - len(p)) + p for p in prompts]

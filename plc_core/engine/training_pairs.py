@@ -14,7 +14,7 @@ from plc_core.data.corruption import flip_hardest, inject_ties, label_by_annotat
 from plc_core.data.slices import of_prompts, prompt_digests
 from plc_core.engine.config import TrainConfig
 from plc_core.engine.reference import final_margins
-from plc_core.engine.sources import Source, load_ties, source_of
+from plc_core.engine.row_sources import Source, load_ties, source_of
 from plc_core.progress import Progress
 from plc_core.runs import open_run, resolve
 

@@ -8,6 +8,6 @@ win_rate, sides, comparison
                  one comparison: of two series, of a cell, of all; `length_control` at equal
                  lengths
 divergence       the KL of a policy to its start
-results, tables, summary
+results, win_tables, summary
                  what a reader sees
 """

@@ -57,7 +57,7 @@ class GenerationWarning(UserWarning):
     """Answers that were cut off or are empty, in numbers."""
 
 
-class Asked(NamedTuple):
+class GenerationResult(NamedTuple):
     """The answers to a benchmark and how many of them were asked for now, not found."""
 
     generations: pd.DataFrame  # in the schema GENERATIONS
@@ -71,7 +71,7 @@ def generate(
     decoding: Decoding | None = None,
     name: str = "trained",
     progress: Progress | None = None,
-) -> Asked:
+) -> GenerationResult:
     """Answer a benchmark and write generations/<benchmark>.parquet in the run folder.
 
     Beside it a .json file says where prompts and answers are from.
@@ -103,7 +103,7 @@ def generate(
     # Where the benchmark sets the limit, to be cut off at it is a property of the answer.
     if decoding.max_new_tokens != benchmark.max_new_tokens and (sentence := cut_off(frame)):
         warnings.warn(f"{benchmark.name}, {name}: {sentence}", GenerationWarning, stacklevel=2)
-    return Asked(frame, generated)
+    return GenerationResult(frame, generated)
 
 
 def answer_store(policy: Policy, decoding: Decoding) -> ContentStore:

@@ -25,11 +25,11 @@ from plc_core.engine.models.load import model_identity
 from plc_core.engine.sampling import (
     Response,
     generate_batch,
+    generate_responses,
     generating,
     generation_config,
     response_of,
 )
-from plc_core.engine.sampling import generate as sample_together
 from plc_core.engine.tokens.templates import chat_format
 from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.evaluation.chat_api import ChatReply, ChatRequest, ChatServer, ask_all
@@ -193,7 +193,7 @@ class LocalPolicy:
         prompts = [prompt_ids(self.tokenizer, turns) for turns in conversations]
         most = decoding.max_new_tokens
         if decoding.shared and decoding.temperature:
-            everyone = sample_together(
+            everyone = generate_responses(
                 self.model, self.tokenizer, prompts, "sampled", most, decoding.seed, self.batch_size
             )
             done(range(len(prompts)), list(map(_answer, everyone)))

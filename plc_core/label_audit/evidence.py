@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from plc_core.data import Pairs
+from plc_core.label_audit.bag_of_words import word_differences, words_out_of_fold
 from plc_core.label_audit.config import Kind
 from plc_core.label_audit.probe import Probe, Rows, log_likelihood, out_of_fold
-from plc_core.label_audit.words import word_differences, words_out_of_fold
 
 _FOLLOWED = 0.995
 """Labels that agree with an evidence this often were made from it, and it cannot judge them."""

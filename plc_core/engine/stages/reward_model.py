@@ -30,7 +30,7 @@ from plc_core.engine.models.load import (
     load_classifier,
     tokenizer_and_path,
 )
-from plc_core.engine.sources import source_of
+from plc_core.engine.row_sources import source_of
 from plc_core.engine.stages.common import (
     check_same_data,
     fit,

@@ -18,7 +18,7 @@ from plc_core.engine.checkpoints import KnowsTiedWeights
 from plc_core.engine.config import FRESH_WORLD, SftConfig
 from plc_core.engine.models.adapters import add_lora
 from plc_core.engine.models.load import describe, load_policy
-from plc_core.engine.sources import source_of
+from plc_core.engine.row_sources import source_of
 from plc_core.engine.stages.common import (
     check_same_data,
     fit,

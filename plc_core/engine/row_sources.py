@@ -26,7 +26,7 @@ from plc_core.data.world import (
 from plc_core.data.world.prompts import training_prompt, training_prompts
 from plc_core.engine.config import DataConfig, SftConfig, TrainConfig
 from plc_core.engine.models.load import load_policy, model_identity
-from plc_core.engine.sampling import generate
+from plc_core.engine.sampling import generate_responses
 from plc_core.engine.stages.conversations import Row
 from plc_core.engine.tokens.tokenized import prompt_ids
 from plc_core.progress import Progress
@@ -232,7 +232,7 @@ def _answers(
     policy, tokenizer = sampler
     texts = [prompt.text for prompt in prompts] * samples
     ids = [prompt_ids(tokenizer, [{"role": "user", "content": text}]) for text in texts]
-    responses = generate(
+    responses = generate_responses(
         policy, tokenizer, ids, "sampled", RESPONSE_TOKENS, seed, progress=progress
     )
     return [
