@@ -114,8 +114,8 @@ def _table(
         {
             "p_flip": own["p_flip"].to_numpy(),
             "pair": _snippets(str(folder.run.path), changed, listed),
-            **{name: part.iloc[listed].to_numpy() for name, part in of_pair.items()},
             "reason": own["reason"].to_numpy(),
+            **{name: part.iloc[listed].to_numpy() for name, part in of_pair.items()},
         }
     )
     ids = own["pair_id"].tolist()
@@ -137,8 +137,8 @@ def _table(
         selection_mode=["single-row", "single-cell"],
         column_config={
             "p_flip": st.column_config.NumberColumn(format="%.3f", width=60, pinned=True),
-            "pair": text(width=220),
-            "reason": text(width=230),
+            "pair": text(width=170),
+            "reason": text(width=300),
             **{name: text(width=100) for name in groups},
         },
     )

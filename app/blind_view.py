@@ -67,15 +67,15 @@ def is_checking() -> bool:
 
 
 def invitation(folder: AuditFolder) -> None:
-    """The button that begins a check, or goes on with one; what was found so far."""
+    """The button that begins a check, or continues one."""
     shown = folder.check.shown()
-    with st.container(horizontal=True, vertical_alignment="bottom", border=True):
+    with st.container(horizontal=True, vertical_alignment="bottom"):
         who = st.text_input(
-            "Who judges", key=kept(JUDGE, "", TEXT), placeholder="your name", width=180, help=HELP
+            "Who judges", key=kept(JUDGE, "", TEXT), placeholder="your name", width=150, help=HELP
         )
         done = len(_judged(folder.check, who)) if (who := who.strip()) else 0
         if len(folder.check.verdicts()):
-            label = "Go on with the blind check" + (f" ({done} of {len(shown)})" if done else "")
+            label = "Continue with the blind check" + (f" ({done} of {len(shown)})" if done else "")
             if done == len(shown):
                 label = "Open the blind check"
         else:
@@ -84,7 +84,7 @@ def invitation(folder: AuditFolder) -> None:
                 FEWEST,
                 MOST,
                 key=kept(COUNT, 50, NUMBER, range(FEWEST, MOST + 1)),
-                width=130,
+                width=120,
             )
             label = f"Check {count} pairs blind"
         st.button(label, type="primary", key="check_blind", on_click=_begin, args=(folder,))

@@ -33,7 +33,8 @@ MOST_ESTIMATES = 3
 def against_dpo(root: Path, run: Run) -> Answer:
     """The run against its KL control among the runs of the same pairs, model and prompts."""
     if (objective := config_of(run).get("objective", "plc")) != "plc":
-        return Answer(f"asked of PLC-DPO runs; this one trained with {str(objective).upper()}")
+        trained = str(objective).upper()
+        return Answer(f"asked of PLC-DPO runs; this one trained with {trained}", asked=False)
     own = [name for name, kind in judgement_files(run).items() if kind == "scores"]
     if not own:
         return Answer("no answers of this run were judged")

@@ -146,7 +146,7 @@ def _more(
     states, marks = values(found, "oracle_state"), values(found, "marks")
     in_use = len(st.session_state[chosen_key]) + len(value_of("state") or [])
     in_use += len(value_of("mark") or [])
-    with place.popover(f"Ranges · {in_use}" if in_use else "Ranges", width=115):
+    with place.popover(f"Filters · {in_use}" if in_use else "Filters", width=115):
         chosen = st.multiselect(
             "Numbers between", numbers, key=chosen_key, format_func=label, on_change=first_page
         )

@@ -29,6 +29,10 @@ PAGE_ROWS = 16
 """Pairs that are listed at a time: as many as stand beside a pair on a laptop's screen."""
 
 _HEADS, _TRUTH = "heads_clicked", "truth"
+_RANKINGS = (
+    "The list starts with w · q_flip, highest first: how far the method reverses a label. The "
+    "training report ranks by margin, lowest first: sort by margin, ascending, for its order."
+)
 SCORES = ("score_chosen", "score_rejected")
 TRUTH = ("oracle_state", "flipped", "injected_tie")
 """What is known of a label, which a person who judges it should not see at once."""
@@ -66,7 +70,7 @@ def pick_order(found: Digest, place: st.delta_generator.DeltaGenerator) -> Order
         label_visibility="collapsed",
         width=160,
     )
-    rising = place.toggle("Rising", key=kept("rising", False, FLAG), on_change=first_page)
+    rising = place.toggle("Ascending", key=kept("rising", False, FLAG), on_change=first_page)
     return Order(by, not rising)
 
 
@@ -99,7 +103,10 @@ def pick_page(
     )
     start = (int(number) - 1) * PAGE_ROWS
     said = f"{len(order):,} of {found.size:,} pairs, {words}"
-    st.caption(plain(said) + (f" · page {int(number):,} of {pages:,}" if pages > 1 else ""))
+    st.caption(
+        plain(said) + (f" · page {int(number):,} of {pages:,}" if pages > 1 else ""),
+        help=_RANKINGS if "correction" in found.columns else None,
+    )
     if is_live(run):
         st.caption(f"The run goes on: read up to step {found.last_step}.")
     return rows(found, order[start : start + PAGE_ROWS], LISTED)

@@ -20,6 +20,7 @@ from recipe_curves import recipe_curve
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
+from plc_core.analysis.figures.style import minus
 from plc_core.runs import Run
 from plc_core.storage.files import RunError
 
@@ -107,6 +108,14 @@ def pair_charts(run: Run, found: Digest, row: int, drawn: bool) -> None:
     trajectory = curves = None
     if drawn:
         trajectory, curves = _figures(str(found.folder), row, run, found)
+    visited = rows(found, [row], ["visits", "last_step"]).iloc[0]
+    if visited["visits"] == 1:  # one dot a panel would show what stands above in figures
+        chart("On the run's curves", curves, MAP, "q_against_z")
+        st.caption(
+            f"Over training: visited once, at step {visited['last_step']:,.0f}. Its path takes a "
+            "second visit."
+        )
+        return
     left, right = st.columns(2)
     with left:
         chart("Over training", trajectory, TRAJECTORY, "pair_trajectory")
@@ -152,11 +161,11 @@ def _numbers(pair: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     if pd.notna(known.get("p_flip")):
         shown["p_flip, first visit"] = f"{known['p_flip']:.3f}"
     shown |= {
-        name: format(known[name], form) if pd.notna(known.get(name)) else "–"
+        name: minus(format(known[name], form)) if pd.notna(known.get(name)) else "–"
         for name, form in SHOWN.items()
     }
     if not pair.get("oracle_state") and _score(pair, "chosen") and _score(pair, "rejected"):
-        shown["score gap"] = f"{pair['score_chosen'] - pair['score_rejected']:+.2f}"
+        shown["score gap"] = minus(f"{pair['score_chosen'] - pair['score_rejected']:+.2f}")
     if pair.get("votes"):
         votes = [str(vote) for vote in pair["votes"]]
         shown["votes for chosen"] = f"{votes.count('chosen')} of {len(votes)}"
@@ -169,7 +178,7 @@ def _numbers(pair: Mapping[str, Any], known: Mapping[str, Any]) -> str:
 def _score(pair: Mapping[str, Any], kind: str) -> str:
     """An answer's score as text; empty where it is not known."""
     score = pair.get(f"score_{kind}")
-    return f"{score:.2f}" if isinstance(score, float) and not math.isnan(score) else ""
+    return minus(f"{score:.2f}") if isinstance(score, float) and not math.isnan(score) else ""
 
 
 def truth(pair: Mapping[str, Any]) -> str:

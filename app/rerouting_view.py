@@ -30,6 +30,7 @@ from selection import PAIRS_PAGE
 from state import RANGE, REAL, kept, set_kept
 
 from plc_core.analysis import audit
+from plc_core.analysis.figures.style import minus
 from plc_core.runs import Run
 
 SLIDERS = {
@@ -191,7 +192,7 @@ def _sides(name: str, changed: pd.DataFrame, total: int) -> None:
         said = f"{row.pairs:,} from {row[1]} to {row.to}, z {row.low:.2f} to {row.high:.2f}"
         st.page_link(
             PAIRS_PAGE,
-            label=said.replace("-", "−"),
+            label=minus(said),
             query_params={"run": name, "range": "z", "in_z": RANGE.encode((row.low, row.high))[0]},
             icon=":material/arrow_forward:",
         )

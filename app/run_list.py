@@ -182,7 +182,7 @@ def run_table(runs: Sequence[RunSummary], chosen: Sequence[str]) -> None:
                 )
                 for name in DECODINGS
             },
-            "KL": column(format="%.2f", width=55, help="To the reference, nats a response"),
+            "KL": column(format="%.2f", width=55, help="To the reference, nats per response"),
             "objective": text(width=75),
             "β": number,
             "recipe": text(width=85),

@@ -20,7 +20,7 @@ from plc_core.data.folders import local_files
 from plc_core.data.world import WORLD
 from plc_core.parameters import ParameterError, load_yaml
 from plc_core.runs import Run, open_run, resolve
-from plc_core.storage.paths import checkout, project_path, resource
+from plc_core.storage.paths import plc_command, project_path, resource
 
 
 def run_audit(given: argparse.Namespace) -> int:
@@ -113,8 +113,3 @@ def _free_name(wanted: str, runs: Path) -> str:
     """`wanted`, or with a number where a run of that name is there."""
     names = (wanted, *(f"{wanted}-{number}" for number in range(2, 10_000)))
     return next(name for name in names if not resolve(runs, name).exists())
-
-
-def plc_command() -> str:
-    """How `plc` is called here."""
-    return ".venv/bin/plc" if checkout() is not None else "plc"

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from html import escape
 
 import numpy as np
 import pandas as pd
 
-from notebooks.audit_command import plc_command, rate_of
+from notebooks.audit_command import rate_of
 from notebooks.pair_cards import STYLE, pair_card
 from plc_core.batch.report_order import FINDING
 from plc_core.engine.row_sources import source_of
 from plc_core.label_audit.auditing import audit
 from plc_core.label_audit.config import POLICIES, AuditConfig
-from plc_core.label_audit.folder import KIND, save_audit
+from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
+from plc_core.label_audit.next_steps import (
+    CHECK,
+    MEASURED,
+    advice,
+    app_command,
+    export_command,
+    exported_to,
+    train_command,
+)
 from plc_core.label_audit.result import Audit, group_in_words
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run, resolve
@@ -117,14 +125,14 @@ def agreement_by_margin(found: Audit, bins: int = 12) -> pd.DataFrame:
     return pd.DataFrame(columns=["margin", "agrees", "pairs"])
 
 
-def _noisy_groups(config: AuditConfig, found: Audit) -> str:
+def _noisy_groups(config: AuditConfig, folder: AuditFolder) -> str:
     """A point of the list on groups whose labels are worse than those of all; else nothing."""
-    if found.noise.rate is None:
+    if (whole := folder.noise().rate) is None:
         return ""
     said = []
     for column in config.noise_by:
-        table = _noisiest_first(found, column)
-        for row in table[table["low"] > found.noise.rate].to_dict("records"):
+        table = folder.noise_by(column).sort_values(["rate", "high"], ascending=False)
+        for row in table[table["low"] > whole].to_dict("records"):
             said.append(f"{group_in_words(column, row['group'])}, {rate_of(row)}")
     if not said:
         return ""
@@ -134,54 +142,26 @@ def _noisy_groups(config: AuditConfig, found: Audit) -> str:
     )
 
 
-def _arguments(config: AuditConfig) -> str:
-    """What this audit was asked, as arguments of `plc_core.audit`; the defaults are left out."""
-    given = {
-        "model": config.model,
-        "evidence": config.evidence,
-        "max_length": config.max_length,
-        "run": config.run and str(resolve(config.runs_folder, config.run)),
-        "judge": config.judge,
-        "dpo": config.dpo,
-        "by": config.rates_by,
-    }
-    defaults = {name: p.default for name, p in inspect.signature(audit).parameters.items()}
-    told = [
-        f"{name}={value!r}"
-        for name, value in given.items()
-        if value != (list(defaults[name]) if name == "evidence" else defaults[name])
-    ]
-    return ", ".join([repr(config.data), *told])
-
-
-def next_steps(run: Run, config: AuditConfig, found: Audit) -> str:
-    """What to do with the audit, as HTML with commands."""
-    plc = plc_command()
-    policy = config.policy or "weight"
-    cleaned = config.export_file if config.policy is not None else "cleaned.jsonl"
-    with_priors = {
-        "weight": " -p objective cdpo -p pair_priors true",
-        "prior": " -p objective plc -p pair_priors true",
-    }
+def next_steps(run: Run, config: AuditConfig) -> str:
+    """What to do with the audit in the run's folder, as HTML with commands."""
+    folder, policy = AuditFolder(run), config.policy or "weight"
+    file = config.export_file if config.policy is not None else exported_to(folder, policy)
     policies = "".join(
         f"<li><code>{name}</code>: {escape(said)}</li>" for name, said in POLICIES.items()
     )
     written = (
-        f"<li>The pairs, by the policy <code>{config.policy}</code>: "
-        f"<pre>{escape(str(config.export_file))}</pre></li>"
+        f"<li>The pairs, by the policy <code>{config.policy}</code>: <pre>{escape(str(file))}</pre>"
+        "</li>"
         if config.policy is not None
         else ""
     )
     return (
-        f'{STYLE}<ol class="plc-next">{_noisy_groups(config, found)}{written}'
-        "<li>Check it before you believe it: the inspector shows fifty pairs blind, one key each, "
-        "and corrects the noise rate by what you found."
-        f"<pre>{plc} app --runs {escape(str(run.path.parent))}</pre></li>"
-        "<li>Write the pairs out in a form that TRL and load_pairs read, by the policy of your "
-        f"choice:<pre>import plc_core\naudit = plc_core.audit({escape(_arguments(config))})\n"
-        f'audit.export("cleaned.jsonl", policy="{policy}")</pre>'
+        f'{STYLE}<ol class="plc-next">{_noisy_groups(config, folder)}{written}'
+        f"<li>{escape(CHECK)}<pre>{escape(app_command(folder))}</pre></li>"
+        f"<li>{'After a check w' if written else 'W'}rite the pairs in a form that TRL and "
+        "load_pairs read, there or by this command, by a policy of your choice. "
+        f"{escape(advice(folder).said)}<pre>{escape(export_command(folder, policy))}</pre>"
         f"<ul>{policies}</ul></li>"
-        "<li>Train on them:"
-        f"<pre>{plc} train my-run.yaml -p data {escape(str(cleaned))}"
-        f"{with_priors.get(policy, '')}</pre></li></ol>"
+        f"<li>Train on them. {escape(MEASURED)}"
+        f"<pre>{escape(train_command(folder, policy, file))}</pre></li></ol>"
     )

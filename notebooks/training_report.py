@@ -15,6 +15,7 @@ import pandas as pd
 
 from notebooks.pair_cards import STYLE, pair_card
 from plc_core.analysis.audit import AGAINST_LENGTH, flip_ranking, join_last_visits, knows_flips
+from plc_core.analysis.figures.style import minus
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import wilson
 from plc_core.batch.report_order import FINDING
@@ -22,7 +23,7 @@ from plc_core.parameters import defaults_beside, rerun_command
 from plc_core.runs import Run
 from plc_core.runs.alerts import training_alerts
 from plc_core.storage.files import read_table
-from plc_core.storage.paths import checkout, resource
+from plc_core.storage.paths import checkout, plc_command, resource
 
 _NOISES = 10
 """Margins below this many times the spread at step 0 are a policy's word, not rounding."""
@@ -158,7 +159,9 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
     ]
     return (
         '<p class="plc-small">Lowest margin at the last visit first: these are the pairs where the '
-        "trained policy prefers the rejected answer most. Look at them before you believe the "
+        "trained policy prefers the rejected answer most. The inspector's page Pairs ranks by "
+        "w · q_flip, highest first; sort it by margin, ascending, for this order. Look at the pairs "
+        "before you believe the "
         "list: in the embedded world 40 to 74 % of the first fifty were truly reversed, where 10 "
         "to 40 % of all labels were (eight runs of 6,141 pairs).</p>"
         '<div class="tex2jax_ignore mathjax_ignore">'
@@ -173,10 +176,8 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
 def next_steps(run: Run) -> str:
     """What to do now, with commands."""
     config = run.info["config"]
-    python, plc = "python", "plc"
-    if checkout() is not None:
-        python, plc = ".venv/bin/python", ".venv/bin/plc"
-    app = f"{plc} app --runs {shlex.quote(str(run.path.parent))}"
+    python = "python" if checkout() is None else ".venv/bin/python"
+    app = f"{plc_command()} app --runs {shlex.quote(str(run.path.parent))}"
     export = (
         f"{python} -c "
         + shlex.quote(
@@ -240,7 +241,7 @@ def _card(place: int, pair: Mapping[Any, Any], reasons: Iterable[str], known: bo
     why = [*_scores(pair), *map(str, reasons), *_lengths(pair)]
     if known:
         why.append(f"Truth: {_truth(pair)}.")
-    return pair_card(place, ", ".join(numbers), " ".join(why), pair)
+    return pair_card(place, minus(", ".join(numbers)), " ".join(why), pair)
 
 
 def _scores(pair: Mapping[Any, Any]) -> list[str]:

@@ -1307,9 +1307,9 @@ def test_a_verdict_tells_no_difference_from_nothing_measured(
         others = "; ".join(f"{o} 27 % [21, 33]" for o in ("far", "plc", "dpo") if o != run)
         assert f"Other runs, same pairs: {others}" in told
         assert words_of(app) <= MOST_WORDS, prose(app.main)
-    assert "asked of PLC-DPO runs; this one trained with DPO" in said(
-        opened("views/verdict.py", root=tmp_path, run="dpo")
-    )
+    told = said(opened("views/verdict.py", root=tmp_path, run="dpo"))
+    assert '"v-said unasked">does not apply' in told
+    assert "asked of PLC-DPO runs; this one trained with DPO" in told
 
 
 def test_a_run_stands_at_first_against_the_dpo_run_that_moved_as_far(

@@ -2,26 +2,43 @@
 
 import dataclasses
 import json
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from html import unescape
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 import plc_core
 from notebooks.audit_report import next_steps
+from notebooks.evidence.estimates import read_study
+from notebooks.studies import audit_gains
+from notebooks.studies.audit_gains import SAME_KL
 from plc_core import TrainConfig, flip_labels, load_pairs, train
 from plc_core.cli import main
 from plc_core.data import DataError
 from plc_core.label_audit.blind_check import BlindCheck, draw, verified
-from plc_core.label_audit.config import AuditConfig
+from plc_core.label_audit.config import POLICIES, AuditConfig
 from plc_core.label_audit.contradictions import questions, reconciled
 from plc_core.label_audit.folder import KIND, AuditFolder, save_audit
+from plc_core.label_audit.next_steps import (
+    MEASURED,
+    OBJECTIVES,
+    REFUTED,
+    advice,
+    exported_to,
+)
 from plc_core.label_audit.other_models import run_margins
+from plc_core.parameters import notebook_values
 from plc_core.runs import create_run, open_run
 from plc_core.storage.files import RunError
 from plc_core.storage.logs import Extent, write_extent
+from tests.paths import ROOT
 
 
 def rows(count):
@@ -116,7 +133,9 @@ def test_the_command_says_what_was_found_and_how_to_train_on_it(tmp_path, capsys
         assert str(path) in said
         assert path.is_file()
     report = unescape((folder / "report.html").read_text())
-    assert f"-p data {cleaned} -p objective cdpo -p pair_priors true" in report
+    trained = re.search(r"<pre>(\S*plc train .*)</pre>", report).group(1)
+    assert f"-p data {cleaned} " in trained
+    assert "-p objective cdpo -p pair_priors true" in trained
 
 
 def test_what_the_command_cannot_mean_is_a_sentence_before_anything_runs(tmp_path, capsys):
@@ -139,13 +158,79 @@ def test_a_group_that_is_worse_than_the_rest_is_to_be_looked_at_first(tmp_path):
             row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
     found = plc_core.audit(load_pairs(written(tmp_path / "own.jsonl", own)), evidence=["words"])
     run = create_run(tmp_path, "mine", {"kind": KIND})
-    said = next_steps(run, AuditConfig(name="mine", noise_by=["annotator"]), found)
+    save_audit(found, run, ["annotator", "source"])
+    said = next_steps(run, AuditConfig(name="mine", noise_by=["annotator"]))
     assert "whose labels are worse than those of all: annotator b, " in said
     assert "annotator a, " not in said
-    assert "Look at these first" not in next_steps(run, AuditConfig(name="mine"), found)
-    asked = AuditConfig(name="mine", data="own.jsonl", rates_by="annotator", evidence=["words"])
-    again = "plc_core.audit('own.jsonl', evidence=['words'], by='annotator')"
-    assert again in unescape(next_steps(run, asked, found)), "the same audit again"
+    assert "Look at these first" not in next_steps(run, AuditConfig(name="mine"))
+
+
+@pytest.mark.parametrize("policy", OBJECTIVES)
+def test_the_commands_of_the_report_write_the_pairs_and_train_on_them(folder, policy):
+    """The same audit as it was, moved by the verdicts so far, and not made again."""
+    report = unescape(next_steps(folder.run, AuditConfig(name="mine", policy=policy)))
+    steps = re.findall("<pre>(.*?)</pre>", report)
+    app, export, trained = (shlex.split(step) for step in steps[1:])
+    assert app[1:] == ["app", "--runs", str(folder.run.path.parent)]
+    folder.check.start(draw(folder.table["pair_id"].tolist(), folder.p_flip(), 60))
+    for shown in folder.check.shown():  # a person who finds every label right
+        folder.check.add(shown.pair_id, "left" if shown.chosen_left else "right")
+    done = subprocess.run([sys.executable, *export[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == str(exported_to(folder, policy)), done.stderr
+    back = load_pairs(exported_to(folder, policy)).dataset
+    after = folder.p_flip()
+    assert (after < folder.table["p_flip"]).mean() > 0.9
+    if policy in ("weight", "prior"):
+        told = [json.loads(text)["p_flip"] for text in back["metadata"]]
+        capped = np.minimum(after, 0.5) if policy == "weight" else after
+        np.testing.assert_allclose(told, capped, atol=1e-6)
+    given = {k: yaml.safe_load(v) for k, v in zip(trained[4::3], trained[5::3], strict=True)}
+    recipe = yaml.safe_load((ROOT / trained[2]).read_text())
+    values = notebook_values(ROOT / "notebooks" / "01_train.ipynb", recipe | given)
+    assert values["name"] == f"mine-{policy}"
+    assert (values["objective"], values["pair_priors"]) == OBJECTIVES[policy]
+
+
+def test_what_was_measured_is_what_the_study_says():
+    """The sentence on what weighting gains, from the files of `data/results`."""
+    for name in ("qwen", "label-audit"):
+        table = audit_gains.gains(read_study(name))
+        own = table[(table["method"] == audit_gains.BEST) & (table["against"] == SAME_KL)]
+        for rate in (0.2, 0.0):
+            row = own[own["rate"] == rate].to_dict("records")[0]
+            said = "{value:+.1f} [{low:.1f}, {high:.1f}]".format_map(row).replace("-", "−")
+            assert said in MEASURED
+            assert (row["low"] > 0) == (rate > 0)
+
+
+def test_an_export_after_a_check_knows_contradictions_and_damage(tmp_path):
+    own = rows(200)
+    own.append({**own[3], "chosen": own[3]["rejected"], "rejected": own[3]["chosen"], "id": 999})
+    found = plc_core.audit(written(tmp_path / "twice.jsonl", own), evidence=["words"])
+    run = create_run(tmp_path, "twice", {"kind": KIND})
+    save_audit(found, run)
+    folder = AuditFolder(open_run(run.path))
+    folder.check.start(draw(folder.table["pair_id"].tolist(), folder.p_flip(), 20))
+    for shown in folder.check.shown():
+        folder.check.add(shown.pair_id, "left" if shown.chosen_left else "right")
+    back = load_pairs(folder.export(tmp_path / "out.jsonl", "prior")).dataset
+    told = {row["id"]: row["p_flip"] for row in map(json.loads, back["metadata"])}
+    assert told[3] + told[999] == pytest.approx(1, abs=1e-5)
+    with pytest.raises(RunError, match="should end in"):
+        folder.export(tmp_path / "out.csv")
+    folder.table["pair_id"] = folder.table["pair_id"].to_numpy()[::-1]
+    with pytest.raises(RunError, match="have other pairs, or another order"):
+        folder.export(tmp_path / "other.jsonl")
+    assert not (tmp_path / "other.jsonl").exists()
+
+
+def test_advice_follows_the_verdicts(folder):
+    """Whether to turn labels, by the audit alone and after people found every label reversed."""
+    assert advice(folder).said == folder.said["sentences"][2]
+    folder.check.start(draw(folder.table["pair_id"].tolist(), folder.p_flip(), 60))
+    for shown in folder.check.shown():
+        folder.check.add(shown.pair_id, "right" if shown.chosen_left else "left")
+    assert advice(folder) == (REFUTED, tuple(POLICIES)), "no policy is left"
 
 
 def test_whose_label_it_is_counts_in_p_flip_where_that_is_asked_for(tmp_path):
@@ -206,7 +291,7 @@ def test_contradicting_rows_are_found_and_said(tmp_path):
     many = rows(200)
     again = {**many[3], "chosen": many[3]["rejected"], "rejected": many[3]["chosen"], "id": 999}
     found = plc_core.audit(written(tmp_path / "twice.jsonl", [*many, again]), evidence=["words"])
-    asked, _ = questions(found.pairs)
+    asked, _ = questions(found.pairs.batches())
     two = np.flatnonzero(asked == asked[3])
     assert len(two) == 2
     assert found.probabilities[two].sum() == pytest.approx(1)

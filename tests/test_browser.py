@@ -104,7 +104,7 @@ def test_the_main_story(address: str, runs: Path, page: Any) -> None:
     page.get_by_role("option", name="z", exact=True).click()
     expect(page.get_by_text("z, highest first").first).to_be_visible()
     settled()
-    page.get_by_text("Rising", exact=True).click()
+    page.get_by_text("Ascending", exact=True).click()
     expect(page.get_by_text("z, lowest first").first).to_be_visible()
     settled()
     lowest = _ids_by_z(runs)

@@ -241,7 +241,7 @@ def test_what_turning_would_mend_is_said_before_it_is_done(noisy):
     fewer, probability = audit.fewer_wrong()
     assert fewer == pytest.approx(flipped.sum() - (flipped ^ turned).sum(), abs=40)
     said = " ".join(audit.sentences())
-    assert f"leave some {fewer:,.0f} fewer labels wrong" in said
+    assert f"leave some {fewer:,.0f} fewer wrong" in said
     assert f"fewer at all is {probability:.0%}" in said
     weak = replace(audit, probabilities=np.full(600, 0.51))  # of labels that the evidence is for
     assert weak.fewer_wrong() == (pytest.approx(12), 0)

@@ -37,8 +37,8 @@ TITLES = {
     "noise_rate": "reversed labels, estimate",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
-    "pairs_per_second": "pairs a second",
-    "seconds": "seconds a step",
+    "pairs_per_second": "pairs per second",
+    "seconds": "seconds per step",
 }
 MOST_RAW = 4
 """Smoothed runs up to which their single steps show faintly too."""

@@ -9,7 +9,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from plc_core.analysis.audit import STATES
-from plc_core.analysis.figures.style import GRID, INK, STATE_COLOURS, empty, finish, notice
+from plc_core.analysis.figures.style import (
+    GRID,
+    INK,
+    STATE_COLOURS,
+    empty,
+    finish,
+    minus,
+    notice,
+)
 
 TERNARY_POINTS = 2_000
 """Most points that are drawn: the triangle is drawn without WebGL."""
@@ -76,7 +84,7 @@ def ternary(
         figure.add_scatterternary(
             **_corners(marks),
             mode="markers+text",
-            text=[f"z = {z:g}".replace("-", "−") for z in _MARKS_OF_Z],
+            text=[minus(f"z = {z:g}") for z in _MARKS_OF_Z],
             textposition="bottom center",
             textfont={"size": 11},
             marker={"size": 4, "color": INK},

@@ -163,7 +163,7 @@ def _answers_in(run: Run, path: Path, decoding: str | None = None) -> pd.DataFra
 
 
 def log_ratios(run: Run, judgements: str) -> pd.Series:
-    """log(pi/pi_ref) of the trained policy's sampled answers by prompt, in nats a response.
+    """log(pi/pi_ref) of the trained policy's sampled answers by prompt, in nats per response.
 
     Its mean estimates the KL to the reference. Of the benchmark that a file of judgements is about;
     empty where the run does not keep them.
@@ -190,7 +190,7 @@ def log_ratios(run: Run, judgements: str) -> pd.Series:
 
 
 def kl_by_run(runs: Mapping[str, Run], judgements: str) -> dict[str, MeanInterval]:
-    """The KL of each run to its reference, in nats a response; n = 0 where it is not kept."""
+    """The KL of each run to its reference, in nats per response; n = 0 where it is not kept."""
     return {name: bootstrap_mean(log_ratios(run, judgements), seed=0) for name, run in runs.items()}
 
 

@@ -24,7 +24,7 @@ def results_of(run: Run) -> dict[str, float]:
 
     accuracy: share of training pairs with m > 0, mean of the last tenth of the steps. reward: mean
     reward of the trained policy's sampled and of its greedy answers by its first file of scores.
-    KL: of the sampled answers to the reference, in nats a response.
+    KL: of the sampled answers to the reference, in nats per response.
 
     Raises:
         RunError: for a file that cannot be read, that the run had and that is gone, or that is an

@@ -2,7 +2,7 @@
 
 An answer is yes or no where the whole 95 % interval lies on one side of a bound that was set
 beforehand, and undecided where the bound lies in it; it is unknown only where the run has nothing
-to measure it by.
+to measure it by. A question that is not about the run's objective is not asked of it.
 
 The audit's import takes longer than the first page may: the functions that need it do that only
 when they are called.
@@ -20,6 +20,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from plc_core.analysis.figures.style import minus
 from plc_core.analysis.noise import NoiseEstimate
 from plc_core.analysis.statistics import LEVEL, MeanInterval, auroc
 from plc_core.evaluation.sides import mean_over_benchmarks, sides_against
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from plc_core.analysis import audit
     from plc_core.analysis.calibration import Calibration
 
-Said: TypeAlias = Literal["yes", "no", "undecided", "unknown"]
+Said: TypeAlias = Literal["yes", "no", "undecided", "unknown", "unasked"]
 
 EVEN, CHANCE, NOISY = 0.5, 0.5, 0.05
 CALIBRATED = 0.05
@@ -38,7 +39,7 @@ UNMARKED = "no label of this run is known to be reversed"
 GAIN = "AUROC gain over"
 _STATES = {"clean": "clean pairs", "flip": "reversed pairs"}
 _DRAWS = 2_000
-_ORDER = ("no", "unknown", "undecided", "yes")
+_ORDER = ("no", "unknown", "undecided", "yes", "unasked")
 _AREAS = ("ties", "others", "score", "auroc", "low", "high", "n_tie", "n_other")
 
 
@@ -48,7 +49,7 @@ class Answer:
 
     `above` says on which side of the bound a yes lies; `of` what was measured, in words, and
     `beside` what else was, which decides nothing. All numbers are NaN where nothing could be
-    measured: then `of` says why.
+    measured, or the question was not `asked` of such a run: then `of` says why.
     """
 
     of: str
@@ -58,10 +59,15 @@ class Answer:
     bound: float = 0.0
     above: bool = True
     beside: str = ""
+    asked: bool = True
 
     @property
     def said(self) -> Said:
-        """Yes or no, undecided where the interval holds the bound, unknown without an interval."""
+        """Yes or no, undecided where the interval holds the bound, unknown without an interval,
+        and unasked where the question does not apply.
+        """
+        if not self.asked:
+            return "unasked"
         if math.isnan(self.low) or math.isnan(self.high):
             return "unknown"
         if self.above:
@@ -111,8 +117,8 @@ def ranks_better(visits: pd.DataFrame, pairs: pd.DataFrame) -> Answer:
         answers.append(Answer(f"{GAIN} {name}", found.mean, found.low, found.high))
     decided = weakest(answers)
     beside = [
-        f"Against {answer.of.removeprefix(GAIN).strip()} alone: {answer.value:+.3f} "
-        f"[{answer.low:+.3f}, {answer.high:+.3f}]".replace("-", "−")
+        f"Against {answer.of.removeprefix(GAIN).strip()} alone: "
+        + minus(f"{answer.value:+.3f} [{answer.low:+.3f}, {answer.high:+.3f}]")
         for answer in answers
         if answer is not decided and not math.isnan(answer.low)
     ]

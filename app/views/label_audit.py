@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 from audit_list import audited_pairs
-from audit_words import evidence, groupings, open_audit, rate
+from audit_steps import next_steps
+from audit_words import Grouping, evidence, groupings, open_audit, rate
 from blind_view import (
     CHECKING,
     READER_CSS,
     blind_check,
-    invitation,
     is_checking,
     outcome,
 )
@@ -78,7 +79,7 @@ def page() -> None:
             blind_check(root, name)
         else:
             _summary(folder)
-            invitation(folder)
+            next_steps(root, name)
             outcome(folder)
             _pairs(root, name)
 
@@ -100,18 +101,19 @@ def _pairs(root: Path, name: str) -> None:
 def _summary(folder: AuditFolder) -> None:
     """The noise rate, the distribution of p_flip, the noise rate of groups, the evidence."""
     p_flip = folder.table["p_flip"].to_numpy()
+    groups = groupings(folder)
     found, numbers = st.columns(2, gap="medium")
     with found, st.container(border=True, height="stretch"):
         noise = NoiseRate(**folder.said["noise"])
         more = f"{(p_flip > 0.5).sum():,} of {len(p_flip):,}"
-        share, advice, *_ = (plain(str(said)) for said in folder.said["sentences"])
-        if noise.rate is not None:
-            advice = plain(str(folder.said["sentences"][2]))
+        share, count, *_ = (plain(str(said)) for said in folder.said["sentences"])
         with st.container(horizontal=True, gap="medium", key="tiles"):
             st.metric(
                 "Reversed labels, 95 % interval", rate(*noise[:3]), width="content", help=share
             )
-            st.metric("More likely reversed than not", more, width="content", help=advice)
+            st.metric("More likely reversed than not", more, width="content", help=count)
+        if noise.rate is None and _tells(groups):
+            st.caption("The rate of all pairs is not known; the groups beside say more.")
         heading("Pairs by p\\_flip", SUSPICION)
         draw("Pairs by p_flip", p_flip_histogram(p_flip), "p_flip")
         heading("Evidence", EVIDENCE)
@@ -123,11 +125,16 @@ def _summary(folder: AuditFolder) -> None:
                 for row in told.itertuples():
                     st.caption(plain(f"{row.evidence}: {row.note}"))
     with numbers, st.container(border=True, height="stretch"):
-        for grouping in groupings(folder):
+        for grouping in groups:
             table = grouping.rates
             heading(f"Reversed by {plain(grouping.name)}", RATES)
             shown = table[["group", "pairs"]].assign(reversed=grouping.words())
             _small(shown, f"noise_by_{grouping.name}")
+
+
+def _tells(groups: Sequence[Grouping]) -> bool:
+    """Whether the noise rate of some group is known, of a column that tells groups apart."""
+    return any(len(g.rates) > 1 and g.rates["rate"].notna().any() for g in groups)
 
 
 def _small(table: pd.DataFrame, key: str) -> None:

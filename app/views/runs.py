@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 from elements import Guide, chart, heading, page_title
-from figures.overlay import GROUPS, losses_apart
+from figures.overlay import GROUPS, TITLES, losses_apart
 from health import damage
 from inspection.step_metrics import noise_of
 from listing import (
@@ -244,7 +244,16 @@ def _numbers(names: Sequence[str], baseline: str) -> None:
     if any(estimates):
         table.insert(2, NOISE, pd.Series(estimates, dtype="str"))
     heading("Mean of the last tenth of the steps ± standard error", NUMBERS)
-    st.dataframe(table, key="final_values", hide_index=True, height="content", placeholder="–")
+    st.dataframe(
+        table,
+        key="final_values",
+        hide_index=True,
+        height="content",
+        placeholder="–",
+        column_config={
+            name: st.column_config.TextColumn(TITLES[name]) for name in FINAL if name in TITLES
+        },
+    )
 
 
 def _noise(name: str) -> str | None:

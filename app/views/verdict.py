@@ -20,6 +20,8 @@ from marking import literal
 from reading import audit_tables, open_training, read_digest, shown_errors
 from selection import head
 
+from plc_core.analysis.figures.style import minus
+
 MOST_PAIRS = 100_000
 """Of more pairs so many are drawn by chance: their intervals are narrow enough."""
 
@@ -28,9 +30,10 @@ STYLE = """<style>
 .v-said::before {content: ""; display: inline-block; width: .75rem; height: .75rem;
   margin-right: .45rem; border-radius: 50%; border: 2px solid; vertical-align: -.05rem}
 .v-said.yes::before {background: currentColor}
-.v-said:is(.undecided, .unknown) {font-weight: 400; opacity: .8}
+.v-said:is(.undecided, .unknown, .unasked) {font-weight: 400; opacity: .8}
 .v-said.undecided::before {background: linear-gradient(90deg, currentColor 50%, transparent 50%)}
 .v-said.unknown::before {border-style: dotted}
+.v-said.unasked::before {display: none}
 .v-gauge {position: relative; height: 2.3rem; margin: .3rem .6rem 0}
 .v-gauge > * {position: absolute}
 .v-line {left: 0; right: 0; top: .75rem; border-top: 1px solid; opacity: .3}
@@ -66,7 +69,7 @@ class Question:
     side: str = "yes"
 
 
-NOT_KNOWN = {"unknown": "not known"}
+NOT_KNOWN = {"unknown": "not known", "unasked": "does not apply"}
 NOT_SHOWN = NOT_KNOWN | {"undecided": "not shown"}
 
 QUESTIONS = (
@@ -183,7 +186,7 @@ def _number(question: Question, found: Answer) -> str:
 
     def words(value: float) -> str:
         scale, digits = (100, 1) if question.percent else (1, 3)
-        return f"{scale * value:{question.sign}.{digits}f}".replace("-", "−")
+        return minus(f"{scale * value:{question.sign}.{digits}f}")
 
     unit = " %" if question.percent else ""
     interval = f"{words(found.value)}{unit} [{words(found.low)}, {words(found.high)}]"

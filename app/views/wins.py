@@ -49,7 +49,7 @@ TABLE = Guide(
     "What other seeds would give: each run is one.",
 )
 KL_CONTROL = Guide(
-    "Win rates against the chosen plain DPO run whose KL to the reference (nats a response, "
+    "Win rates against the chosen plain DPO run whose KL to the reference (nats per response, "
     "sampled) is within a tenth of PLC-DPO's.",
     LEGEND,
     "What other seeds would give: each run is one.",

@@ -68,6 +68,6 @@ def dynamics_over_kl(table: pd.DataFrame) -> go.Figure:
                 "%{y:.1f} %<extra></extra>",
                 row=1, col=column,
             )  # fmt: skip
-    figure.update_xaxes(title_text="KL to SFT, nats a response")
+    figure.update_xaxes(title_text="KL to SFT, nats per response")
     figure.update_yaxes(title_text="win rate against SFT, %", col=1)
     return finish(figure, 400, margin_t=92, legend_y=1.12)

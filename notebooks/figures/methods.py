@@ -105,7 +105,7 @@ def win_rate_against_kl(
                 row=1,
                 col=column,
             )
-    figure.update_xaxes(title_text="KL to SFT, nats a response")
+    figure.update_xaxes(title_text="KL to SFT, nats per response")
     figure.update_yaxes(title_text=f"win rate against {against}, %", col=1)
     return finish(figure, 430, margin_t=110, legend_y=1.14)
 

@@ -40,6 +40,6 @@ def reward_against_kl(table: pd.DataFrame) -> go.Figure:
             row=1,
             col=decodings.index(row["decoding"]) + 1,
         )
-    figure.update_xaxes(title_text="KL to the reference, nats a response")
+    figure.update_xaxes(title_text="KL to the reference, nats per response")
     figure.update_yaxes(title_text="mean gold reward", col=1)
     return finish(figure, 400).update_layout(legend_y=1.12, margin_t=84)

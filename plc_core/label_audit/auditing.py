@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plc_core.data import DataError, Pairs
 from plc_core.label_audit.config import DEFAULT, EVIDENCE, Kind
-from plc_core.label_audit.contradictions import disputes, questions, reconciled
+from plc_core.label_audit.contradictions import QUESTION, disputes, questions, reconciled
 from plc_core.label_audit.evidence import ModelReadings, gathered
 from plc_core.label_audit.other_models import dpo_margins, judge_scores, run_margins
 from plc_core.label_audit.posterior import (
@@ -107,7 +107,7 @@ def audit(
     stack = stacked(found.columns, folds, found.chance)
     scale = WITH_HIDDEN_STATES if "hidden states" in found.columns else WITHOUT
     flips = FlipModel(stack.margins, stack.reliability, scale)
-    asked = questions(pairs)
+    asked = questions(pairs.batches(QUESTION))
     probabilities = reconciled(flips.p_flip(stack.margins, groups), *asked)
     findings = _findings(pairs)
     for row, other in disputes(*asked):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,13 @@ def cleaned(
     Raises:
         DataError: for another policy.
     """
+    return pairs.map(change_by(policy, p_flip, p_tie, above))
+
+
+def change_by(
+    policy: Policy, p_flip: NDArray[np.float64], p_tie: NDArray[np.float64], above: float = 0.5
+) -> Callable[[pa.Table, int], pa.Table]:
+    """What `cleaned` does to a batch of pairs, given the place of its first one."""
     if policy not in POLICIES:
         raise DataError(f"There is no policy {policy!r}; known are {', '.join(POLICIES)}.")
     suspicious = p_flip > above
@@ -62,7 +70,7 @@ def cleaned(
             told = np.minimum(told, 0.5)
         return _with_told(batch, told, p_tie[here], turned if policy == "flip" else None)
 
-    return pairs.map(change)
+    return change
 
 
 def _with_told(
@@ -81,12 +89,13 @@ def _with_told(
     return set_column(batch, "metadata", pa.array(texts, SCHEMA.field("metadata").type))
 
 
-def export_pairs(pairs: Pairs, path: Path) -> None:
+def export_pairs(batches: Iterable[pa.Table], path: Path) -> None:
     """Write pairs as TRL's `DPOTrainer` and `load_pairs` read them, with the user's own columns.
 
     Beside JSON lines lies their checksum, `<name>.sha256`.
 
     Args:
+        batches: of pairs in the schema `FEATURES`.
         path: ends in .jsonl or .parquet.
 
     Raises:
@@ -98,7 +107,7 @@ def export_pairs(pairs: Pairs, path: Path) -> None:
         # The types of the user's columns follow from all rows, so those are laid down first.
         source = Path(scratch) / "pairs.parquet"
         with pq.ParquetWriter(source, SCHEMA) as writer:
-            for batch in pairs.batches():
+            for batch in batches:
                 writer.write_table(batch.cast(SCHEMA))
         with pq.ParquetFile(source) as file, exporting(path, ENDINGS[path.suffix]) as write:
             own = own_columns(file)

@@ -12,22 +12,29 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from plc_core.data import Pairs
+QUESTION = ["prompt", "chosen", "rejected"]
+"""The columns of a pair that say what its label is about."""
 
 _CERTAIN = 1e-6
 """Probabilities are kept this far from 0 and 1, so that one label does not outvote any number."""
 
 
-def questions(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def questions(batches: Iterable[pa.Table]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The question of each pair, [pairs] from 0, and whether its chosen answer is the lower text.
 
     Two pairs of one question with different second values contradict each other.
+
+    Args:
+        batches: of pairs, with the columns `QUESTION`.
     """
     names, lower = [], []
-    for batch in pairs.batches(["prompt", "chosen", "rejected"]):
-        for prompt, chosen, rejected in zip(*batch.to_pydict().values(), strict=True):
+    for batch in batches:
+        for prompt, chosen, rejected in zip(
+            *(batch[name].to_pylist() for name in QUESTION), strict=True
+        ):
             names.append(json.dumps([prompt, *sorted((chosen, rejected))]))
             lower.append(chosen < rejected)
     hashed = pd.util.hash_array(np.array(names, dtype=object)) if names else np.empty(0, np.uint64)

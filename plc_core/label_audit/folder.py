@@ -5,13 +5,15 @@
                                      and the columns that the user's rows had beside the pair
     tables/evidence.csv, noise-by-<column>.csv
     blind_check/                     people's verdicts, once there are some
+    cleaned-<policy>.jsonl           the pairs, where the inspector was asked for them
 
 Nothing here needs torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,13 +28,15 @@ from plc_core.label_audit.blind_check import EDGES, BlindCheck, verified
 from plc_core.label_audit.posterior import FlipModel, NoiseRate
 from plc_core.runs import Run
 from plc_core.runs.own_columns import own_columns
-from plc_core.storage.files import RunError, read_table, write_table
+from plc_core.storage.files import RunError, check_table, read_table, remedy, write_table
 from plc_core.storage.manifest import MANIFEST, first_damaged, list_checksums
 
 if TYPE_CHECKING:
+    from plc_core.label_audit.config import Policy
     from plc_core.label_audit.result import Audit
 
 KIND = "audit"
+_BATCH = 1_000
 
 
 def save_audit(audit: Audit, run: Run, noise_by: Sequence[str] = ("source",)) -> None:
@@ -171,8 +175,50 @@ class AuditFolder:
         """[pairs] after the blind check; as the audit wrote them without one."""
         if not len(self.check.checked()):
             return self.table["p_flip"].to_numpy()
-        groups = self.table["group"].to_numpy() if self.said.get("by_group") else None
-        return self.flips().p_flip(self.table["margin"].to_numpy(), groups)
+        return self.flips().p_flip(self.table["margin"].to_numpy(), self.groups)
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """[pairs] whose noise rates p_flip tells apart, as annotators; None where it tells none."""
+        return self.table["group"].to_numpy() if self.said.get("by_group") else None
+
+    def export(self, path: Path | str, policy: Policy = "weight", above: float = 0.5) -> Path:
+        """Write the pairs as `Audit.export` does, with p_flip as the blind check has moved it.
+
+        Raises:
+            DataError: for another policy.
+            RunError: where the pairs cannot be read, or the file not be written.
+        """
+        # The libraries of data take a second to load, which reading an audit need not.
+        from plc_core.label_audit.cleaning import change_by, export_pairs
+        from plc_core.label_audit.contradictions import QUESTION, questions, reconciled
+
+        source, path = self.run.path / "pairs.parquet", Path(path)
+        check_table(source)
+        try:
+            with pq.ParquetFile(source) as file:
+
+                def batches(columns: list[str] | None = None) -> Iterator[pa.Table]:
+                    for batch in file.iter_batches(_BATCH, columns=columns):
+                        yield pa.Table.from_batches([batch])
+
+                ids = [i for batch in batches(["pair_id"]) for i in batch["pair_id"].to_pylist()]
+                if ids != self.table["pair_id"].tolist():
+                    raise RunError(
+                        f"audit.parquet and pairs.parquet in {self.run.path} have other pairs, or "
+                        f"another order. {remedy(source)}"
+                    )
+                p_flip = self.p_flip()
+                if len(self.check.checked()):  # each label judged alone again
+                    p_flip = reconciled(p_flip, *questions(batches(QUESTION)))
+                change = change_by(policy, p_flip, self.table["p_tie"].to_numpy(float), above)
+                starts = itertools.count(0, _BATCH)
+                export_pairs(map(change, batches(), starts), path)
+        except (OSError, pa.ArrowException) as error:
+            raise RunError(
+                f"The cleaned pairs of {self.run.name!r} cannot be written: {error}"
+            ) from None
+        return path
 
     def noise(self) -> NoiseRate:
         """The noise rate, after the blind check where there is one.

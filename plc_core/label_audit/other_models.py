@@ -112,7 +112,7 @@ def fold_file(pairs: Pairs, folds: NDArray[np.int64], fold: int) -> Path:
     settings = [pairs.fingerprint, _DPO_FOLDS, fold]
     folder = cached_folder(
         cache_dir() / "audit_folds" / content_hash(settings),
-        lambda new: export_pairs(_only(pairs, folds != fold), new / "pairs.parquet"),
+        lambda new: export_pairs(_only(pairs, folds != fold).batches(), new / "pairs.parquet"),
     )
     return folder / "pairs.parquet"
 

@@ -17,10 +17,10 @@ from plc_core.data import DataError, Pairs
 from plc_core.label_audit.cleaning import cleaned, export_pairs
 from plc_core.label_audit.config import Policy
 from plc_core.label_audit.evidence import Evidence
+from plc_core.label_audit.next_steps import GUESS, fewer_wrong, turning_sentence
 from plc_core.label_audit.posterior import FlipModel, NoiseRate, Stack
 
 _FEWEST_OF_A_GROUP = 50
-_LEVELS = 1000
 _CHANCE = 0.002
 """Nats a label below which an evidence does not tell."""
 
@@ -120,28 +120,15 @@ class Audit:
 
         The user's own columns stay, and p_flip and p_tie come in.
         """
-        export_pairs(self.cleaned(policy, above), Path(path))
+        export_pairs(self.cleaned(policy, above).batches(), Path(path))
         return Path(path)
 
     def fewer_wrong(self) -> tuple[float, float]:
         """How many labels fewer are expected to be wrong once the suspicious ones are turned.
 
-        And the probability that it is fewer at all, as the noise rate is not known for sure: with
-        weak evidence turning makes more labels wrong than it mends.
+        And the probability that it is fewer at all; see `next_steps.fewer_wrong`.
         """
-        turned, margins = self.probabilities > 0.5, self.stack.margins
-        expected = float((2 * self.probabilities[turned] - 1).sum())
-        groups = np.zeros(len(margins)) if self.groups is None else self.groups
-        # Scale and link are those of all groups, so their rates err together: taken as wholly so.
-        levels = (np.arange(_LEVELS) + 0.5) / _LEVELS
-        total = np.zeros(_LEVELS)
-        for name in np.unique(groups[turned]):
-            here = groups == name
-            model = self.flips if self.groups is None else self.flips.of_group(margins[here])
-            chances, surplus = model.surplus(margins[here & turned])
-            places = np.searchsorted(np.cumsum(chances), levels)
-            total += surplus[np.minimum(places, len(surplus) - 1)]
-        return expected, float((total > 0).mean())
+        return fewer_wrong(self.flips, self.probabilities, self.stack.margins, self.groups)
 
     def sentences(self) -> list[str]:
         """What was found, for a person."""
@@ -152,12 +139,9 @@ class Audit:
             f"summed over all labels gives {self.probabilities.sum():,.0f} expected errors."
         )
         if self.noise.rate is None and count:
-            said.append(
-                "While the rate is not known, turning or dropping labels is a guess: weight them, "
-                "or check some blind first."
-            )
+            said.append(GUESS)
         elif count:
-            said.append(_turning_sentence(*self.fewer_wrong()))
+            said.append(turning_sentence(*self.fewer_wrong()))
         worth = {name: self.evidence.log_likelihoods[name] for name in self.evidence.columns}
         best = max(worth, key=lambda name: worth[name])
         gain = worth[best] - np.log(0.5)
@@ -208,20 +192,6 @@ def group_in_words(column: str, group: Any) -> str:
     """The name of a group behind that of its column, unless it says it itself."""
     name = str(group)
     return name if name.startswith(column) else f"{column} {name}"
-
-
-_SURE = 0.95
-"""The probability of fewer wrong labels from which on turning them is advised."""
-
-
-def _turning_sentence(fewer: float, probability: float) -> str:
-    chance = "above 99%" if probability > 0.995 else f"{probability:.0%}"
-    said = (
-        f"Turning those would leave some {fewer:,.0f} fewer labels wrong; the probability that it "
-        f"leaves fewer at all is {chance}"
-    )
-    advice = "" if probability >= _SURE else ": weight them instead, or check some blind first"
-    return f"{said}{advice}."
 
 
 def _noise_sentence(noise: NoiseRate, model: str | None) -> str:

@@ -61,6 +61,11 @@ def checkout() -> Path | None:
     return _PACKAGE.parent if (_PACKAGE.parent / "pyproject.toml").exists() else None
 
 
+def plc_command() -> str:
+    """How `plc` is called here."""
+    return ".venv/bin/plc" if checkout() is not None else "plc"
+
+
 def resource(name: str) -> Path:
     """Where `notebooks`, `app` or `data` are: in the checkout, or else in the installed package."""
     return (checkout() or _PACKAGE / "resources") / name

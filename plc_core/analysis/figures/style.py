@@ -59,6 +59,11 @@ TEMPLATE = go.layout.Template(
 )
 
 
+def minus(number: str) -> str:
+    """A number in figures with the sign − for its hyphen, which is too short beside digits."""
+    return number.replace("-", "−")
+
+
 def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     """Give `figure` the shared template, a height in pixels and a legend above the plot."""
     figure.update_layout(
