@@ -159,11 +159,10 @@ def suspicious_pairs(run: Run, count: int = 50) -> str:
     ]
     return (
         '<p class="plc-small">Lowest margin at the last visit first: these are the pairs where the '
-        "trained policy prefers the rejected answer most. The inspector's page Pairs ranks by "
-        "w · q_flip, highest first; sort it by margin, ascending, for this order. Look at the pairs "
-        "before you believe the "
-        "list: in the embedded world 40 to 74 % of the first fifty were truly reversed, where 10 "
-        "to 40 % of all labels were (eight runs of 6,141 pairs).</p>"
+        "trained policy prefers the rejected answer most. The inspector's list of pairs starts "
+        "with the highest w · q_flip; sort it by margin, ascending, for this order. Look at the "
+        "pairs before you believe the ranking: in the embedded world 40 to 74 % of the first fifty "
+        "were truly reversed, where 10 to 40 % of all labels were (eight runs of 6,141 pairs).</p>"
         '<div class="tex2jax_ignore mathjax_ignore">'
         + "".join(cards[:_OPEN])
         + (f"<details><summary>The other {len(cards) - _OPEN}</summary>" if cards[_OPEN:] else "")
