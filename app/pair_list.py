@@ -40,7 +40,7 @@ TRUTH = ("oracle_state", "flipped", "injected_tie")
 TEXTS = ("pair_id", *TRUTH, "source")
 Q = ("q_clean", "q_flip", "q_tie")
 BAR_WIDTH, CELL = 56, (72, 29)
-PROMPT_WIDTH = 210
+PROMPT_WIDTH = 195
 LISTED = ["row", *TEXTS, *(name for name in NUMBERS if name not in SCORES)]
 
 

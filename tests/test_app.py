@@ -391,7 +391,9 @@ def test_the_numbers_have_the_noise_of_the_first_epoch(opened: Opened, tmp_path:
     metrics.loc[later, ["noise_rate", "noise_low", "noise_high"]] = 0.0008, 0.0, 0.01
     rewrite(path / "metrics.parquet", metrics)
     app = opened("views/runs.py", root=tmp_path, run=["long", "old"], show="Numbers")
-    table = next(e.value for e in app.dataframe if "loss" in e.value).set_index("run")
+    shown = next(e for e in app.dataframe if "loss" in e.value)
+    assert json.loads(shown.proto.columns)["margin_mean"]["label"] == "mean margin m"
+    table = shown.value.set_index("run")
     assert table.loc["long", "reversed labels, 1st epoch"] == "27 % [21, 33]"
     assert pd.isna(table.loc["old", "reversed labels, 1st epoch"])
     assert not any("noise" in name for name in table)
@@ -615,6 +617,17 @@ def test_pairs_are_filtered_and_sorted(opened: Opened) -> None:
     assert 0 < len(view) <= 16
     app.number_input(key="low_q_tie").set_value(0.99).run()
     assert "No pair matches" in said(app)
+
+
+def test_a_pair_that_was_visited_once_has_no_path_over_training(
+    opened: Opened, tmp_path: Path
+) -> None:
+    for name, epochs in (("once", 1), ("thrice", 3)):
+        write_fake_run(tmp_path, name, pairs=20, epochs=epochs)
+    once = said(opened("views/pairs.py", root=tmp_path, run="once"))
+    assert "visited once, at step" in once and "**Over training**" not in once
+    thrice = said(opened("views/pairs.py", root=tmp_path, run="thrice"))
+    assert "visited once" not in thrice and "**Over training**" in thrice
 
 
 def test_a_link_opens_the_same_view(opened: Opened, runs: Path) -> None:

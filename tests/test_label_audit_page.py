@@ -125,6 +125,16 @@ def test_it_shows_the_noise_rate_the_tables_and_texts_as_they_are(opened, root) 
     assert "no pair" in said(opened(pair="unknown"))
 
 
+def test_groups_are_pointed_to_where_only_their_rates_are_known(opened, root) -> None:
+    more = "the groups beside say more"
+    assert more not in said(opened())
+    path = root / "audited" / "run.json"
+    told = json.loads(path.read_text())
+    told["audit"]["noise"] |= {"rate": None, "low": 0.0, "high": 0.45}
+    write_json(path, told)
+    assert more in said(opened())
+
+
 def test_pairs_are_filtered_by_the_groups_that_noise_rates_were_asked_by(opened, root) -> None:
     """The noisiest group first, in the table and in the filter; a column stands in the list."""
     rng = np.random.default_rng(2)

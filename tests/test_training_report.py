@@ -85,6 +85,8 @@ def test_the_pairs_with_the_lowest_margins_are_listed_with_their_texts(own):
     assert len(table) == 50
     html = suspicious_pairs(own)
     assert [*dict.fromkeys(re.findall(r"<code>(.*?)</code>", html))] == table["pair_id"].tolist()
+    assert re.search(r"m −\d", html) and not re.search(r"[mz] -", html)
+    assert "starts with the highest w · q_flip; sort it by margin, ascending" in html
     assert "<script>" not in html and "&lt;script&gt;alert(1)&lt;/script&gt; **bold**" in html
     assert "more characters" in html and "Truth" not in html
     assert html.count("<div") == html.count("</div>")
