@@ -15,7 +15,6 @@ import pandas as pd
 
 from notebooks.pair_cards import STYLE, pair_card
 from plc_core.analysis.audit import AGAINST_LENGTH, flip_ranking, join_last_visits, knows_flips
-from plc_core.analysis.figures.style import minus
 from plc_core.analysis.noise import noise_rate
 from plc_core.analysis.statistics import wilson
 from plc_core.batch.report_order import FINDING
@@ -24,6 +23,7 @@ from plc_core.runs import Run
 from plc_core.runs.alerts import training_alerts
 from plc_core.storage.files import read_table
 from plc_core.storage.paths import checkout, plc_command, resource
+from plc_core.typography import minus
 
 _NOISES = 10
 """Margins below this many times the spread at step 0 are a policy's word, not rounding."""
@@ -35,28 +35,27 @@ def headline(run: Run) -> str:
     """What came of the run: a sentence, what is wrong with it, and its numbers."""
     visits, metrics = run.visits(), run.metrics()
     config = run.info["config"]
-    said = []
+    noise = noise_rate(metrics)
+    said = (
+        f"An estimated <b>{noise.short}</b> of the labels are reversed"
+        if noise is not None
+        else "How many labels are reversed is <b>not known yet</b>"
+    )
     agreed = agreement_before_training(visits)
     if agreed is not None:
         share, low, high, _ = agreed
-        said.append(
-            f"The policy agreed with <b>{100 * share:.0f} %</b> [{100 * low:.0f}, "
-            f"{100 * high:.0f}] of the labels before it trained on them"
-            + ("." if low > 0.5 else ", which may be chance.")
+        said += (
+            f"; the policy agreed with <b>{100 * share:.0f} %</b> [{100 * low:.0f}, "
+            f"{100 * high:.0f}] of them before it trained on them"
+            + ("" if low > 0.5 else ", which may be chance")
         )
-    noise = noise_rate(metrics)
-    said.append(
-        f"An estimated <b>{noise.short}</b> of the labels are reversed."
-        if noise is not None
-        else "How many labels are reversed is <b>not known yet</b>."
-    )
     trained = (
         f"{run.name}: {_objective(config)} on {run.info['data']['rows']:,} pairs of "
         f"{Path(str(config['data'])).name} for {len(metrics):,} steps. {run.data_sentence()}"
     )
     facts = {
         "pairs": f"{run.info['data']['rows']:,} of {run.info['data']['rows_read']:,} rows",
-        "labels agreed with (second half of the first epoch)": "–"
+        "labels that the policy agreed with (second half of the first epoch)": "–"
         if agreed is None
         else "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * x for x in agreed[:3]))
         + f", n = {agreed[3]:,}",
@@ -65,11 +64,12 @@ def headline(run: Run) -> str:
     }
     if knows_flips(run.pairs(["flipped"])):
         for row in ranking_table(run).head(2).to_dict("records"):
-            facts[f"reversed labels ranked by {row['score']}, AUROC"] = row["AUROC"]
+            score = {"-margin": "the plain margin"}.get(row["score"], row["score"])
+            facts[f"reversed labels ranked by {score}, AUROC"] = row["AUROC"]
     alerts = run.info.get("alerts", training_alerts(metrics, len(metrics)))
     return (
         STYLE
-        + f'<p class="plc-lead">{" ".join(said)}</p>'
+        + f'<p class="plc-lead">{said}.</p>'
         + "".join(f'<div class="plc-alert">{escape(alert)}</div>' for alert in alerts)
         + '<div class="plc-facts">'
         + "".join(
@@ -248,14 +248,16 @@ def _scores(pair: Mapping[Any, Any]) -> list[str]:
     if chosen is None or rejected is None or pd.isna(chosen) or pd.isna(rejected):
         return []
     sign = "the same as" if chosen < rejected else "against" if chosen > rejected else "nothing on"
-    return [f"The scores say {sign} the policy: {chosen:g} and {rejected:g}."]
+    return [minus(f"The scores say {sign} the policy: {chosen:g} and {rejected:g}.")]
 
 
 def _lengths(pair: Mapping[Any, Any]) -> list[str]:
     chosen, rejected = (pair.get(f"{side}_tokens") for side in ("chosen", "rejected"))
     if not chosen or not rejected or pd.isna(chosen) or pd.isna(rejected):
         return []
-    longer = "longer" if chosen > rejected else "shorter" if chosen < rejected else "equally long"
+    if chosen == rejected:
+        return [f"Both answers have {chosen:.0f} tokens."]
+    longer = "longer" if chosen > rejected else "shorter"
     return [f"The label prefers the {longer} answer ({chosen:.0f} against {rejected:.0f} tokens)."]
 
 

@@ -19,7 +19,14 @@ from notebooks.evidence.estimates import (
     win_rates,
 )
 from notebooks.evidence.published_claims import gap, training_time, within_sources
-from notebooks.evidence.report import EvidenceConfig, beside_the_paper, bill, by_rate, open_evidence
+from notebooks.evidence.report import (
+    EvidenceConfig,
+    beside_the_paper,
+    bill,
+    by_rate,
+    open_evidence,
+    runs_in_words,
+)
 from notebooks.evidence.result_files import COLUMNS, FILES
 from notebooks.evidence.variants import (
     methods_table,
@@ -198,8 +205,9 @@ def test_an_effect_and_the_papers_size_are_two_verdicts():
         clean = table.loc["PLC-DPO wins against same-data DPO on clean data, win rate in %"]
         assert clean["excluded"]  # 58.3 lies above it
         assert clean["effect"] == {"world": "no"}.get(name, "unknown")
-        (said,) = (line for line in forest.tally(found) if line.startswith(f"{name}: "))
-        assert f", {(table['effect'] == 'yes').sum()} are found, " in said
+        (said,) = (line for line in forest.tally(found) if line.startswith(f"On {name}, "))
+        yes = (table["effect"] == "yes").sum()
+        assert f", {yes} {'is' if yes == 1 else 'are'} found, " in said
         assert f"; {table['excluded'].sum()} of " in said
 
 
@@ -211,10 +219,22 @@ def test_the_forest_draws_each_claim_once_and_a_symbol_a_study():
     assert sorted(p for p in papers if p == p) == sorted(once.dropna())
     dots = [trace for trace in drawn.data if ", effect: " in trace.name]
     assert sum(len(trace.x) for trace in dots) == len(found)
-    symbols = {(trace.name.split(",")[0], trace.marker.symbol) for trace in dots}
+    symbols = {
+        (trace.name.split(",")[0], trace.marker.symbol.removesuffix("-open")) for trace in dots
+    }
     assert len(symbols) == len({symbol for _, symbol in symbols}) == 3
     legend = [trace.name for trace in drawn.data if trace.showlegend is not False]
-    assert {"qwen", "smollm2", "world", "effect: yes", "the paper"} <= set(legend)
+    assert {"qwen", "smollm2", "world", "effect found", "the paper"} <= set(legend)
+
+
+def test_the_report_counts_the_training_runs_of_the_csv_files():
+    counts = {}
+    for name in ("smollm2", "qwen", "world"):
+        jobs = pd.read_csv(ROOT / "data" / "results" / name / "jobs.csv")
+        counts[name] = int(((jobs["state"] == "done") & (jobs["slice"] != "evidence")).sum())
+    said = runs_in_words(*map(read_study, counts))
+    assert said.startswith(f"{sum(counts.values()):,} training runs on pairs")
+    assert f"{counts['qwen']} of Qwen 1.5B" in said
 
 
 def test_two_groups_of_pairs_have_the_interval_of_a_difference():
@@ -434,7 +454,7 @@ def test_methods_are_shown_above_or_below_dpo(study):
     expected = over_seeds(difference(*(
         at(study.values("accuracy", "test", m), (0.4,)) for m in ("plc-aggressive", "dpo")
     )))  # fmt: skip
-    assert row["40% reversed"].startswith(f"{100 * expected.value:+.1f} [")
+    assert row["40 % reversed"].startswith(f"{100 * expected.value:+.1f} [")
     assert methods_table(Study("none")).empty
 
 

@@ -252,8 +252,8 @@ def test_sentences_count_what_is_clear_and_have_every_result() -> None:
         "clearly less in 0; against plain DPO that moved as far (the KL control), PLC-DPO wins "
         "clearly more in 0 of 2 comparisons and clearly less in 1 (95 % intervals). "
         "With 0% flipped, PLC-DPO wins 49.0 % [45.0, 53.0] in greedy decoding (no difference "
-        "shown; -7.0 points [-10.8, -3.8] beyond the control of like KL, less than it). "
+        "shown; −7.0 points [−10.8, −3.8] beyond the control of like KL, less than it). "
         "With 30% flipped, PLC-DPO wins 49.0 % [45.0, 53.0] in greedy decoding (no difference "
-        "shown; -1.0 points [-4.0, +2.0] beyond the nearest control, whose KL is not matched "
+        "shown; −1.0 points [−4.0, +2.0] beyond the nearest control, whose KL is not matched "
         "(0.73 nats where the method moved 0.87), no difference shown)."
     )

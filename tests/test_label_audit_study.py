@@ -12,7 +12,7 @@ from notebooks.replication import rivals
 from notebooks.replication.__main__ import main
 from notebooks.replication.plan import AuditStep, ReplicationConfig, jobs_of
 from notebooks.replication.results import Results
-from notebooks.studies.audit_gains import BALANCED, DPO, SAME_KL, conclusion, gains
+from notebooks.studies.audit_gains import BALANCED, DPO, SAME_KL, conclusion, finding, gains
 from notebooks.studies.label_audit import OURS, calibration_table, rankings
 from plc_core.batch import run_notebook
 from plc_core.parameters import ParameterError, checked
@@ -145,6 +145,23 @@ def test_the_verdict_follows_the_intervals():
     assert said == "real: whether correcting labels pays has not been measured."
 
 
+def test_the_finding_is_one_sentence_that_begins_with_what_is_shown():
+    table = pd.DataFrame(
+        [
+            ("cdpo-weights", 0.0, DPO, 0.3, -0.5, 1.1, 5),
+            ("cdpo-weights", 0.2, DPO, 1.9, 1.3, 2.5, 5),
+            ("cdpo-weights", 0.4, DPO, 2.4, -0.3, 5.1, 5),
+        ],
+        columns=["method", "rate", "against", "value", "low", "high", "n"],
+    )
+    assert finding({"A model": table}) == (
+        "On A model, weighing each label by its audit gains accuracy over DPO at 20 % reversed "
+        "labels (+1.9 [+1.3, +2.5] points) and shows neither gain nor loss on clean labels "
+        "(+0.3 [−0.5, +1.1] points) and at 40 % reversed labels (+2.4 [−0.3, +5.1] points)."
+    )
+    assert finding({"A model": table[:0]}).endswith("has not been measured.")
+
+
 def test_the_notebook_checks_an_audit_and_shows_the_studies(tmp_path):
     values = {"name": "x", "runs_dir": str(tmp_path), "num_pairs": 240}
     run_notebook(ROOT / "notebooks" / "15_label_audit.ipynb", values)
@@ -165,4 +182,4 @@ def test_rankings_and_calibration_are_of_the_evidence_jobs():
     table = rankings(study).set_index(["kind", "rate", "ranking"])
     assert table.loc[("at random", 0.2, OURS)]["value"] == pytest.approx(own.loc[0.2].mean())
     shown = calibration_table(study).set_index(["errors", "reversed"])
-    assert shown.loc[("at random", "20%"), "true rate in the interval"].endswith("of 5")
+    assert shown.loc[("at random", "20 %"), "true rate in the interval"].endswith("of 5")

@@ -142,7 +142,7 @@ def test_the_summary_is_the_files(executed):
         "policy == 'trained' and decoding == 'sampled'"
     )
     kl = (sampled["policy_logp"] - sampled["reference_logp"]).mean()
-    assert table.loc["KL to SFT, nats a response", "PLC β=0.2"].startswith(f"{kl:.2f} [")
+    assert table.loc["KL to SFT, nats per response", "PLC β=0.2"].startswith(f"{kl:.2f} [")
     seen = plc.visits().merge(plc.pairs(), on="pair_id").query("oracle_state == 'flip'")
     means = "/".join(f"{seen[f'q_{state}'].mean():.3f}" for state in ("clean", "flip", "tie"))
     assert table.loc[f"q clean/flip/tie, flip pairs (n={len(seen)})", "PLC β=0.2"] == means

@@ -40,6 +40,7 @@ from notebooks.evidence.published_claims import (
     within_sources,
 )
 from plc_core.analysis.audit import AGAINST_LENGTH, ALIKE_LENGTH
+from plc_core.typography import minus
 
 FIRST_VISIT = "training pairs at their first visit"
 """Each before its own update, while the policy is still being trained: neither zero-shot nor held
@@ -116,7 +117,7 @@ def claims_table(model: Study, world: Study, larger: Study) -> pd.DataFrame:
         row = {
             "claim": f"{claim.text} (looked at later)" if claim.exploratory else claim.text,
             "read": claim.read,
-            "paper": claim.paper,
+            "paper": in_words(claim.paper),
             "world": _shown(claim, claim.values(world, METHOD)),
             "model": _shown(claim, values),
             "larger": _shown(claim, claim.values(larger, METHOD)),
@@ -134,6 +135,13 @@ def claims_table(model: Study, world: Study, larger: Study) -> pd.DataFrame:
                 row["over"] = shown(over, claim.digits, claim.scale, signed=True)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def in_words(paper: str) -> str:
+    """What a claim prints, with its place in the paper under a name for a reader."""
+    for label, place in PLACES.items():
+        paper = paper.replace(label, place)
+    return paper
 
 
 def _by_seed(values: pd.DataFrame) -> pd.DataFrame:
@@ -154,9 +162,19 @@ def shown(found: Estimate, digits: int, scale: float = 1.0, signed: bool = False
         f"{x * scale:{sign}.{digits}f}" for x in (found.value, found.low, found.high)
     )
     interval = "" if math.isnan(found.low) else f" [{low}, {high}]"
-    return f"{value}{interval} (n={found.n})"
+    return minus(f"{value}{interval} (n={found.n})")
 
 
+PLACES = {
+    "tab:tie-injection-performance": "table of performance with injected ties",
+    "tab:posterior-hard-pair": "table of routing with reversed hard pairs",
+    "tab:tie-per-pair": "table of exact ties, pair by pair",
+    "tab:multipref-routing": "table of MultiPref",
+    "tab:computational-overhead": "table of computational overhead",
+    "fig:tie-selectivity": "figure of tie selectivity",
+    "app:self-confirmation": "appendix on self-confirmation",
+}
+"""The paper's labels of tables, figures and sections, in words."""
 _VOTES = "tab:multipref-routing"
 _OVER_LENGTH = "… more than the answers' difference in length does"
 _LENGTH = f"{ALIKE_LENGTH}, "

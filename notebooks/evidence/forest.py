@@ -11,15 +11,24 @@ from plotly.subplots import make_subplots
 
 from notebooks.evidence.claims import CLAIMS, Claim
 from notebooks.evidence.estimates import FEWEST, METHOD, Estimate, Study, over_seeds
-from plc_core.analysis.figures.style import INK, empty, finish, whiskers
+from plc_core.analysis.figures.style import (
+    INK,
+    VERDICT_COLOURS,
+    empty,
+    finish,
+    titled,
+    whiskers,
+)
 
-COLOURS = {
-    "yes": "#332288",
-    "no": "#882255",
-    "unknown": INK,
-    "by construction": "#888888",
+CONSTRUCTED = "by construction"
+"""Is drawn open and not in a colour of its own: no data speak there."""
+VERDICTS = {
+    "yes": "effect found",
+    "no": "absent or reversed",
+    "unknown": "unknown",
+    CONSTRUCTED: CONSTRUCTED,
 }
-"""Of the verdict on an effect: of Tol's colour-blind safe ones two that no state and no run has."""
+"""What `effect` finds, in the legend."""
 SYMBOLS = ("circle", "square", "triangle-up")
 """Of the studies, in their order."""
 _SPREAD = 0.56
@@ -31,7 +40,7 @@ def effect(claim: Claim, found: Estimate) -> str:
     threshold, else unknown, as with fewer than `FEWEST` seeds.
     """
     if claim.by_construction:
-        return "by construction"
+        return CONSTRUCTED
     if found.n < FEWEST or math.isnan(found.low):
         return "unknown"
     above, below = found.low > claim.threshold, found.high < claim.threshold
@@ -70,15 +79,20 @@ def tally(table: pd.DataFrame) -> list[str]:
     """A sentence a study: how many effects are found, how many of the paper's sizes excluded."""
     said = []
     for name, own in table.groupby("study", sort=False):
-        counts = own.loc[own["effect"] != "by construction", "effect"].value_counts()
+        counts = own.loc[own["effect"] != CONSTRUCTED, "effect"].value_counts()
         yes, no, unknown = (int(counts.get(word, 0)) for word in ("yes", "no", "unknown"))
         known = own[own["paper"].notna() & own["low"].notna()]
         said.append(
-            f"{name}: of {yes + no + unknown} effects that the paper claims, {yes} are found, {no} "
-            f"are absent or reversed and {unknown} are unknown; {int(known['excluded'].sum())} of "
-            f"{len(known)} printed sizes lie outside our interval."
+            f"On {name}, of {yes + no + unknown} effects that the paper claims, {yes} "
+            f"{_are(yes)} found, {no} {_are(no)} absent or reversed and {unknown} {_are(unknown)} "
+            f"unknown; {int(known['excluded'].sum())} of {len(known)} sizes that it prints lie "
+            "outside our 95 % interval."
         )
     return said
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def forest(table: pd.DataFrame) -> go.Figure:
@@ -95,7 +109,7 @@ def forest(table: pd.DataFrame) -> go.Figure:
         cols=1,
         row_heights=[len(own) for own in claims.values()],
         vertical_spacing=0.07,
-        subplot_titles=units,
+        subplot_titles=[_AXES[unit] for unit in units],
     )
     for row, unit in enumerate(units, start=1):
         own = table[table["unit"] == unit]
@@ -110,13 +124,14 @@ def forest(table: pd.DataFrame) -> go.Figure:
             showlegend=row == 1,
             mode="markers",
             marker={"symbol": "diamond-open", "size": 10, "color": INK, "line": {"width": 2}},
-            hovertemplate="the paper: %{x:.3f}<extra></extra>",
+            hovertemplate="the paper: %{x:.3~f}<extra></extra>",
             row=row,
             col=1,
         )
         for threshold in own["threshold"].unique():
             figure.add_vline(x=threshold, line={"color": INK, "dash": "dot"}, row=row, col=1)
-        names = claims[unit]
+        names = [name.removesuffix(", win rate in %").removesuffix(", AUROC")
+                 for name in claims[unit]]  # fmt: skip
         figure.update_yaxes(
             tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.5, -0.5],
             showgrid=False, zeroline=False, row=row,
@@ -125,7 +140,8 @@ def forest(table: pd.DataFrame) -> go.Figure:
     figure.update_annotations(font_size=13)
     rows = sum(map(len, claims.values()))
     height = 170 + rows * (20 + 14 * table["study"].nunique()) + 40 * len(units)
-    return finish(figure, height, margin_t=90, legend_y=1.04)
+    finish(figure, height, margin_t=96, legend_y=1 + 40 / height)
+    return titled(figure, "The paper's numbers, and ours with 95 % intervals over training seeds")
 
 
 def _draw_studies(figure: go.Figure, table: pd.DataFrame, studies: list[str], row: int) -> None:
@@ -133,14 +149,14 @@ def _draw_studies(figure: go.Figure, table: pd.DataFrame, studies: list[str], ro
         name, said = map(str, keys)
         number = studies.index(name)
         shift = _SPREAD * (number / (len(studies) - 1) - 0.5) if len(studies) > 1 else 0.0
-        colour = COLOURS[said]
+        colour, symbol = _look(said, number)
         figure.add_scatter(
             x=part["value"],
             y=part["place"] + shift,
             name=f"{name}, effect: {said}",
             showlegend=False,
             mode="markers",
-            marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 10, "color": colour},
+            marker={"symbol": symbol, "size": 10, "color": colour},
             error_x=whiskers(part["value"], part["low"], part["high"], colour),
             customdata=part[["claim", "low", "high"]].to_numpy(),
             hovertemplate=f"{name}, effect: {said}<br>"
@@ -151,12 +167,20 @@ def _draw_studies(figure: go.Figure, table: pd.DataFrame, studies: list[str], ro
         )
 
 
+def _look(effect: str, study: int) -> tuple[str, str]:
+    """Colour and symbol of an estimate, by its verdict and the place of its study."""
+    symbol = SYMBOLS[study % len(SYMBOLS)]
+    if effect == CONSTRUCTED:
+        return INK, f"{symbol}-open"
+    return VERDICT_COLOURS[effect], symbol
+
+
 def _explain(figure: go.Figure, table: pd.DataFrame) -> None:
     """Entries of the legend: a symbol is a study, a colour a verdict."""
     studies = {name: (SYMBOLS[number % len(SYMBOLS)], INK)
                for number, name in enumerate(table["study"].unique())}  # fmt: skip
-    verdicts = {f"effect: {said}": ("line-ew", COLOURS[said])
-                for said in COLOURS if said in set(table["effect"])}  # fmt: skip
+    verdicts = {text: ("circle-open" if said == CONSTRUCTED else "line-ew", _look(said, 0)[0])
+                for said, text in VERDICTS.items() if said in set(table["effect"])}  # fmt: skip
     for name, (symbol, colour) in (studies | verdicts).items():
         marker = {"symbol": symbol, "size": 10, "color": colour}
         if symbol == "line-ew":
@@ -167,6 +191,14 @@ def _explain(figure: go.Figure, table: pd.DataFrame) -> None:
 _COLUMNS = (
     "claim", "study", "unit", "value", "low", "high", "threshold", "paper", "effect", "excluded",
 )  # fmt: skip
+
+
+_AXES = {
+    "win rate, %": "win rate, % (dotted: 50, no difference)",
+    "AUROC": "AUROC (dotted: 0.5, chance)",
+    "difference": "difference (dotted: none)",
+    "share, or ratio to DPO": "share, or ratio to DPO (dotted: the bound that is claimed)",
+}
 
 
 def _unit(claim: Claim) -> str:

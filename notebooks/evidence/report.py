@@ -8,14 +8,19 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 
-from notebooks.evidence.estimates import Estimate, Study, over_seeds
+from notebooks.evidence.claims import shown
+from notebooks.evidence.estimates import BASELINE, FEWEST, METHOD, Estimate, Study, over_seeds
 from notebooks.evidence.estimates import read_study as read
+from notebooks.evidence.published_claims import NOISY, accuracy_over_dpo
+from plc_core.analysis.audit import AGAINST_LENGTH
 from plc_core.analysis.figures.style import INK, RUN_COLOURS, empty, finish
 from plc_core.engine.config import Parameters
 from plc_core.runs import Run, create_run
 from plc_core.storage.files import RunError
 from plc_core.storage.paths import project_path, resource
 
+TITLES = {"smollm2": "SmolLM2 135M", "qwen": "Qwen 1.5B", "world": "the embedded world"}
+"""Of the studies that came with the package, for a reader; another has its folder's name."""
 LARGE = "Qwen2.5-7B"
 """The largest of the paper's models in its ablations."""
 
@@ -53,18 +58,75 @@ def open_evidence(config: EvidenceConfig) -> tuple[Run, Study, Study, Study]:
     return report, model, larger, world
 
 
+def title(study: Study) -> str:
+    """The study's name for a reader."""
+    return TITLES.get(study.name, study.name)
+
+
+def training_runs(study: Study) -> int:
+    """How many jobs of the study have trained a policy; its other ones are audits alone."""
+    return int((study.jobs["slice"] != "evidence").sum()) if study.is_run else 0
+
+
+def runs_in_words(*studies: Study) -> str:
+    """On how many training runs the report rests, as a sentence."""
+    counts = {title(study): training_runs(study) for study in studies}
+    parts = ", ".join(f"{count:,} of {name}" for name, count in counts.items() if count)
+    return f"{sum(counts.values()):,} training runs on pairs with known reversed labels: {parts}."
+
+
+def advice(study: Study) -> str:
+    """What the accuracy over DPO on noisy labels means for somebody who has to choose."""
+    found = over_seeds(accuracy_over_dpo(NOISY)(study, METHOD))
+    if found is None or found.n < FEWEST:
+        return f"Whether PLC-DPO pays on noisy labels is not known on {title(study)}."
+    gain = f"{shown(found, 1, 100, signed=True)} points of held-out accuracy over DPO"
+    means = (
+        "PLC-DPO pays here"
+        if found.low > 0
+        else "PLC-DPO costs accuracy here"
+        if found.high < 0
+        else "no gain and no loss is shown"
+    )
+    return (
+        f"**What to do.** At 20 to 40 % reversed labels PLC-DPO has {gain} on {title(study)}: "
+        f"{means}. What mending the labels themselves gains is in `15_label_audit`."
+    )
+
+
+def at_a_glance(table: pd.DataFrame) -> pd.DataFrame:
+    """Of the claims table what the paper itself claims, without the shadow routing."""
+    own = table[~table["paper"].isin(["–", "not measured"])]
+    return own[["claim", "paper", "model", "larger", "world", "verdict"]]
+
+
+def columns_in_words(model: Study, larger: Study, world: Study) -> dict[str, str]:
+    """The columns of the claims table for a reader."""
+    return {
+        "read": "measured on",
+        "paper": "the paper",
+        "model": title(model),
+        "larger": title(larger),
+        "world": title(world),
+        "shadow": f"plain DPO's shadow routing, {title(model)}",
+        "over": "PLC-DPO over that",
+        "verdict": f"verdict on {title(model)}",
+    }
+
+
 def provenance_table(*studies: Study) -> pd.DataFrame:
-    """What each study was made with: jobs by slice, seeds, model, devices, versions, commits."""
+    """What each study was made with: runs by slice, seeds, model, devices, versions, commits."""
     rows = []
     for study in studies:
         jobs = study.jobs
         if not study.is_run:
-            rows.append({"study": study.name, "jobs": 0})
+            rows.append({"study": title(study), "training runs": 0})
             continue
         rows.append(
             {
-                "study": study.name,
-                "jobs": len(jobs),
+                "study": title(study),
+                "training runs": training_runs(study),
+                "audits alone": len(jobs) - training_runs(study),
                 "slices": ", ".join(f"{k} {v}" for k, v in jobs["slice"].value_counts().items()),
                 "seeds": ", ".join(str(seed) for seed in sorted(jobs["seed"].unique())),
                 "learning rate": ", ".join(
@@ -96,6 +158,11 @@ def beside_the_paper(study: Study) -> str:
     return f"{said} A run is {steps} optimizer steps of all weights; the paper's are 955 of LoRA."
 
 
+_COLOURS = {BASELINE: RUN_COLOURS[1], METHOD: RUN_COLOURS[2]}
+"""Those of DPO and PLC-DPO in the demo's report."""
+_DASHES = ("solid", "dash", "dot")
+
+
 def by_rate(
     study: Study,
     lines: Mapping[str, tuple[str, str, str]],
@@ -103,6 +170,8 @@ def by_rate(
     diagonal: bool = False,
 ) -> go.Figure:
     """Means over seeds with 95 % intervals against the share of reversed labels.
+
+    A colour is a method, a dash what is measured of it; grey is what needs no policy.
 
     Args:
         lines: name of a line to (measure, group, method) of the slice main.
@@ -119,7 +188,10 @@ def by_rate(
                 points[float(rate)] = found
         if not points:
             continue
-        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        colour = INK if group == AGAINST_LENGTH else _COLOURS[method]
+        dash = _DASHES[
+            list(dict.fromkeys(line[:2] for line in lines.values())).index((measure, group))
+        ]
         # Side by side, so that intervals do not hide each other.
         shift = 0.004 * (number - (len(lines) - 1) / 2)
         known = list(points.values())
@@ -134,7 +206,7 @@ def by_rate(
             },
             name=name,
             mode="lines+markers",
-            line={"color": colour, "width": 1.6},
+            line={"color": colour, "width": 1.6, "dash": dash},
             customdata=[p.n for p in known],
             hovertemplate="%{x:.2f}: %{y:.3f} (n=%{customdata} seeds)",
         )
@@ -147,7 +219,7 @@ def by_rate(
         )  # fmt: skip
     figure.update_xaxes(title_text="share of reversed labels", tickformat=".0%")
     figure.update_yaxes(title_text=title)
-    return finish(figure, 420, margin_t=72)
+    return finish(figure, 390, margin_t=44)
 
 
 def bill(study: Study, throughput: pd.DataFrame) -> pd.DataFrame:

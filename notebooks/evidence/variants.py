@@ -17,7 +17,8 @@ from notebooks.evidence.estimates import (
     difference,
     over_seeds,
 )
-from plc_core.analysis.figures.style import INK, empty, finish, whiskers
+from plc_core.analysis.figures.style import INK, empty, finish, titled, whiskers
+from plc_core.typography import percent
 
 _MEASURES = {
     # column: measure, group, scale, digits
@@ -69,7 +70,7 @@ def variant_effects(study: Study) -> pd.DataFrame:
 
 def variants_table(effects: pd.DataFrame) -> pd.DataFrame:
     """`variant_effects` as text, each number with its 95 % interval over seeds."""
-    table = effects.assign(reversed=[f"{rate:.0%}" for rate in effects["reversed"]])
+    table = effects.assign(reversed=[percent(rate) for rate in effects["reversed"]])
     forms = {name: form[2:] for name, form in _MEASURES.items()} | {_AT_KL: (100, 1)}
     for column, (scale, digits) in forms.items():
         table[column] = [
@@ -100,7 +101,7 @@ def variant_dots(effects: pd.DataFrame) -> go.Figure:
         cols=len(rates),
         shared_yaxes=True,
         horizontal_spacing=0.04,
-        subplot_titles=[f"{rate:.0%} of the labels reversed" for rate in rates],
+        subplot_titles=[f"{percent(rate)} of the labels reversed" for rate in rates],
     )
     for col, rate in enumerate(rates, start=1):
         own = effects[effects["reversed"] == rate]
@@ -133,12 +134,13 @@ def variant_dots(effects: pd.DataFrame) -> go.Figure:
                 col=col,
             )
         figure.add_vline(x=0, line={"color": INK, "dash": "dot"}, row=1, col=col)
-    figure.update_xaxes(title_text="held-out accuracy, points")
+    figure.update_xaxes(title_text="points of held-out accuracy")
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=names, range=[-0.6, len(names) - 0.4]
     )
     figure.update_annotations(font_size=13)
-    return finish(figure, 130 + 30 * len(names), margin_t=76).update_layout(legend_y=1.05)
+    finish(figure, 130 + 30 * len(names), margin_t=76, legend_y=1.05)
+    return titled(figure, "Held-out accuracy that each change adds, points with 95 % intervals")
 
 
 def _accuracy(effects: pd.DataFrame, variant: str) -> float:
@@ -163,6 +165,8 @@ def methods_table(study: Study, measure: str = "accuracy", group: str = "test") 
                 values = difference(values, at(study.values(measure, group, BASELINE), (rate,)))
             found = over_seeds(values)
             signed = method != BASELINE
-            cells[f"{rate:.0%} reversed"] = "–" if found is None else shown(found, 1, 100, signed)
+            cells[f"{percent(rate)} reversed"] = (
+                "–" if found is None else shown(found, 1, 100, signed)
+            )
         table["DPO" if method == BASELINE else f"{method} over DPO"] = cells
     return pd.DataFrame.from_dict(table, orient="index")

@@ -27,6 +27,7 @@ from plc_core.analysis.figures import (
     q_against_z,
     routing_by_state,
     tie_selectivity,
+    titled,
     training_curves,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "sweep_panels",
     "throughput_dots",
     "tie_selectivity",
+    "titled",
     "training_curves",
     "training_dynamics",
     "win_rate_against_kl",

@@ -13,8 +13,10 @@ from plc_core.analysis.figures.style import (
     INK,
     RUN_COLOURS,
     STATE_COLOURS,
+    VERDICT_COLOURS,
     empty,
     finish,
+    side,
     whiskers,
 )
 
@@ -85,7 +87,7 @@ def precision_by_rank(
     counts = np.arange(1, len(flipped) + 1)
     least = min(20, len(flipped))
     figure = go.Figure()
-    for number, (name, own) in enumerate(suspicion.items()):
+    for name, own in suspicion.items():
         hits = flipped[np.argsort(-own, kind="stable")].cumsum()
         places = np.unique(np.geomspace(least, len(flipped), 200).astype(int)) - 1
         figure.add_scatter(
@@ -93,13 +95,17 @@ def precision_by_rank(
             y=(hits / counts)[places],
             name=name,
             mode="lines",
-            line={"color": _colour(number), "width": 1.5 if number else 3},
+            line=_line(name),
             hovertemplate="of the first %{x:,}: %{y:.0%}",
         )
     figure.add_hline(flipped.mean(), line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="labels looked at, the most suspicious first", type="log")
+    ticks = [n for ten in (10, 100, 1_000, 10_000, 100_000) for n in (ten, 2 * ten, 5 * ten)]
+    figure.update_xaxes(
+        title_text="labels looked at, the most suspicious first", type="log", tickformat=",",
+        tickvals=[n for n in ticks if least <= n <= len(flipped)],
+    )  # fmt: skip
     figure.update_yaxes(title_text="reversed among them", tickformat=".0%", rangemode="tozero")
-    return finish(figure, 420, margin_t=72)
+    return finish(figure, 390, margin_t=40)
 
 
 def rankings_by_rate(table: pd.DataFrame) -> go.Figure:
@@ -121,22 +127,20 @@ def rankings_by_rate(table: pd.DataFrame) -> go.Figure:
             error_y={"array": own["high"] - own["value"], "thickness": 1, "width": 2},
             name=name,
             mode="lines+markers",
-            line={
-                "color": _colour(number),
-                "width": 1.3 if number else 3,
-                "dash": "solid" if name.startswith("audit") else "dot",
-            },
+            line=_line(name),
             hovertemplate="%{x:.0%}: %{y:.3f}",
         )
     figure.update_xaxes(title_text="share of reversed labels", tickformat=".0%")
     figure.update_yaxes(title_text="AUROC for reversed labels")
-    return finish(figure, 460, margin_t=110)
+    return finish(figure, 450, margin_t=84)
 
 
 def gains(
     table: pd.DataFrame, against: tuple[str, ...] = ("DPO", "DPO at the same KL")
 ) -> go.Figure:
     """Points of accuracy over each of `against`, a row a label, with intervals over seeds.
+
+    A symbol is a rival, a colour what the interval shows.
 
     Args:
         table: of `studies.audit_gains.gains_by_method` or `gains_side_by_side`.
@@ -147,30 +151,66 @@ def gains(
     labels = list(dict.fromkeys(table["label"]))
     figure = go.Figure()
     for number, name in enumerate(against):
-        own = table[table["against"] == name]
-        colour = RUN_COLOURS[number]
-        figure.add_scatter(
-            x=own["value"],
-            y=[
-                len(labels) - 1 - labels.index(label) + 0.16 - 0.32 * number
-                for label in own["label"]
-            ],
-            error_x=whiskers(own["value"], own["low"], own["high"], colour),
-            mode="markers",
-            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number]},
-            name=f"over {name}",
-            customdata=np.stack((own["label"], own["n"].astype(int)), 1),
-            hovertemplate="%{customdata[0]}: %{x:+.1f} points (n=%{customdata[1]} seeds)",
-        )
+        symbol = ("circle", "diamond-open")[number]
+        found = table[table["against"] == name]
+        said = [side(low, high) for low, high in zip(found["low"], found["high"], strict=True)]
+        for verdict, own in found.groupby(said):
+            colour = VERDICT_COLOURS[str(verdict)]
+            figure.add_scatter(
+                x=own["value"],
+                y=[
+                    len(labels) - 1 - labels.index(label) + 0.16 - 0.32 * number
+                    for label in own["label"]
+                ],
+                error_x=whiskers(own["value"], own["low"], own["high"], colour),
+                mode="markers",
+                marker={"color": colour, "size": 9, "symbol": symbol},
+                name=f"over {name}, {_VERDICTS[str(verdict)]}",
+                showlegend=False,
+                customdata=np.stack((own["label"], own["n"].astype(int)), 1),
+                hovertemplate="%{customdata[0]}: %{x:+.1f} points (n=%{customdata[1]} seeds)",
+            )
+        _key(figure, f"over {name}", symbol, INK)
+    for key, text in _VERDICTS.items():
+        _key(figure, text, "line-ew", VERDICT_COLOURS[key])
     figure.add_vline(0, line={"color": INK, "dash": "dot", "width": 1})
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels[::-1], showgrid=False)
     figure.update_xaxes(title_text="points of held-out accuracy on clean labels")
-    return finish(figure, 150 + 34 * len(labels), margin_t=72)
+    return finish(figure, 120 + 34 * len(labels), margin_t=40)
 
 
 def _title(text: str) -> dict[str, object]:
     return {"text": text, "x": 0, "font": {"size": 14}}
 
 
-def _colour(number: int) -> str:
-    return RUN_COLOURS[(number - 1) % len(RUN_COLOURS)] if number else STATE_COLOURS["flip"]
+_VERDICTS = {"yes": "gain", "no": "loss", "unknown": "not shown"}
+"""What an interval over seeds says, in the legend."""
+
+
+def _key(figure: go.Figure, name: str, symbol: str, colour: str) -> None:
+    marker = {"symbol": symbol, "size": 10, "color": colour}
+    if symbol == "line-ew":
+        marker |= {"size": 14, "line": {"width": 4, "color": colour}}
+    figure.add_scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
+
+
+_OURS = "all added up"
+_EVIDENCE = (_OURS, "hidden states", "words", "length", "log length")
+_RIVALS = (
+    "confident learning", "PerpCorrect's perplexities", "reward model of clean labels",
+    "lengths, by what most prefer", "DPO's margin", "q_flip, DPO's shadow", "q_flip, PLC-DPO",
+    "RE-PO's reliability",
+)  # fmt: skip
+
+
+def _line(name: str) -> dict[str, object]:
+    """The line of a ranking: the same colour in every figure; dotted where it is no evidence of
+    the audit; the audit as a whole stands out."""
+    own = name.removeprefix("audit, ")
+    if own in _EVIDENCE:
+        place, dash = _EVIDENCE.index(own), "solid"
+    else:
+        place = len(_EVIDENCE) + (_RIVALS.index(own) if own in _RIVALS else 0)
+        dash = "dot"
+    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+    return {"color": colour, "width": 3 if own == _OURS else 1.4, "dash": dash}

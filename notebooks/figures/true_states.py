@@ -13,6 +13,7 @@ from plc_core.analysis.audit import STATES
 from plc_core.analysis.calibration import Calibration
 from plc_core.analysis.figures.style import INK, STATE_COLOURS, empty, finish, whiskers
 
+_STATES = {"clean": "right labels", "flip": "reversed labels", "tie": "ties"}
 _SYMBOLS = ("circle", "diamond-open", "square-open", "x", "triangle-up-open")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
@@ -27,7 +28,7 @@ def reliability(found: Mapping[str, Mapping[str, Calibration]]) -> go.Figure:
     columns = [c for c in FORECASTS if any(c in own and own[c].n for own in found.values())]
     if not columns:
         return empty("No pair has a known true state.", 120)
-    titles = [f"{column}, of {FORECASTS[column]} pairs" for column in columns]
+    titles = [f"share of {_STATES[FORECASTS[column]]} at each {column}" for column in columns]
     figure = make_subplots(
         rows=1, cols=len(columns), subplot_titles=titles, horizontal_spacing=0.07
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -17,6 +19,8 @@ from notebooks.evidence.estimates import (
     win_rates,
 )
 from notebooks.studies.label_audit import PARTS, as_text, row_of
+from plc_core.analysis.figures.style import side
+from plc_core.typography import percent
 
 DPO, SAME_KL, BALANCED = "DPO", "DPO at the same KL", "DPO, long and short answers alike"
 AGAINST = (DPO, SAME_KL, BALANCED)
@@ -70,6 +74,11 @@ def _methods(study: Study) -> list[tuple[str, str]]:
 
 BEST, TURNED = "cdpo-weights", "dpo-turned"
 """The documented ways to train on noisy labels."""
+_DONE = {
+    BEST: "weighing each label by its audit",
+    TURNED: "turning the labels that its audit is sure of",
+}
+"""What is done, within a sentence."""
 METHODS = {
     BEST: "cDPO with each pair's own ε",
     TURNED: "DPO with suspicious labels turned",
@@ -90,7 +99,7 @@ def gains_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         values = study.values("accuracy", "test", method, part)
         won = win_rates(study, method, part)
         for rate in sorted(values["flip_rate"].unique()):
-            row = {"method": METHODS.get(method, "DPO"), "reversed": f"{rate:.0%}"}
+            row = {"method": METHODS.get(method, "DPO"), "reversed": percent(rate)}
             for label, measure, group, scale, digits in (
                 ("accuracy, %", "accuracy", "test", 100, 1),
                 ("KL, nats", "kl", "responses", 1, 1),
@@ -126,7 +135,7 @@ def conclusion(gained: Mapping[str, pd.DataFrame], method: str = BEST) -> list[s
             said.append(f"{name}: whether correcting labels pays has not been measured.")
             continue
         cells = ", ".join(
-            f"{as_text(row, 1, signed=True)} points at {row['rate']:.0%}"
+            f"{as_text(row, 1, signed=True)} points at {percent(row['rate'])}"
             for row in noisy.to_dict("records")
         )
         if known.empty:
@@ -156,6 +165,56 @@ def gains_side_by_side(gained: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def gains_side_by_side_table(table: pd.DataFrame) -> pd.DataFrame:
+    """`gains_side_by_side` as text: a row a label, a column a rival."""
+    texts = [as_text(row, 1, signed=True) for row in table.to_dict("records")]
+    named = table.assign(text=texts, rival="points over " + table["against"])
+    labels = list(dict.fromkeys(named["label"]))
+    shown = named.pivot_table("text", "label", "rival", aggfunc="first")
+    columns = [f"points over {against}" for against in AGAINST]
+    return (
+        shown.reindex(index=labels, columns=columns)
+        .fillna("–")
+        .rename_axis(index=None, columns=None)
+    )
+
+
+def finding(gained: Mapping[str, pd.DataFrame], method: str = BEST) -> str:
+    """What a method gains over DPO in the first study, as one sentence for a reader."""
+    name, table = next(iter(gained.items()))
+    own = table[(table["method"] == method) & (table["against"] == DPO)].sort_values("rate")
+    said: dict[str, list[str]] = {}
+    for row in own.to_dict("records"):
+        said.setdefault(_clear(row), []).append(_where(row))
+    if not said:
+        return f"On {name} whether correcting labels pays has not been measured."
+    parts = [f"{clear} {_listed(said[clear])}" for clear in _CLEAR.values() if clear in said]
+    return f"On {name}, {_DONE[method]} {_listed(parts)}."
+
+
+_CLEAR = {
+    "yes": "gains accuracy over DPO",
+    "no": "loses accuracy to DPO",
+    "unknown": "shows neither gain nor loss",
+    "few seeds": "has too few seeds for a verdict",
+}
+"""What an interval over seeds shows, in the order of its weight."""
+
+
+def _clear(row: Mapping[Any, Any]) -> str:
+    return _CLEAR["few seeds" if math.isnan(row["low"]) else side(row["low"], row["high"])]
+
+
+def _where(row: Mapping[Any, Any]) -> str:
+    found = as_text(row, 1, signed=True).rpartition(" (")[0]
+    labels = f"at {percent(row['rate'])} reversed labels" if row["rate"] else "on clean labels"
+    return f"{labels} ({found} points)"
+
+
+def _listed(parts: list[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if parts[1:] else parts[0]
+
+
 def gains_by_method(table: pd.DataFrame) -> pd.DataFrame:
     """A study's gains at every rate of reversed labels, for one picture."""
     own = table[table["rate"] > 0]
@@ -165,4 +224,4 @@ def gains_by_method(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(rate: float) -> str:
-    return f"{rate:.0%} reversed" if rate else "clean labels"
+    return f"{percent(rate)} reversed" if rate else "clean labels"

@@ -35,7 +35,7 @@ class Control(NamedTuple):
 
     beta: float
     runs: list[Run]
-    kl: MeanInterval  # nats a response, sampled from the policy
+    kl: MeanInterval  # nats per response, sampled from the policy
     target: MeanInterval  # the method's
 
     @property
@@ -52,13 +52,13 @@ class Control(NamedTuple):
         verdict = "" if self.matched else ", which is not matched"
         return (
             f"KL control: plain DPO at β={self.beta:g} moved {self.kl.mean:.2f} "
-            f"[{self.kl.low:.2f}, {self.kl.high:.2f}] nats a response where the method moved "
+            f"[{self.kl.low:.2f}, {self.kl.high:.2f}] nats per response where the method moved "
             f"{self.target.mean:.2f} [{self.target.low:.2f}, {self.target.high:.2f}]{verdict}."
         )
 
 
 def mean_kl(runs: Sequence[Run], judged: JudgedRuns) -> MeanInterval:
-    """KL to the reference, nats a response: the mean over seeds and sampled responses.
+    """KL to the reference, nats per response: the mean over seeds and sampled responses.
 
     Prompts of all benchmarks are pooled: how far a policy moved is asked of it, not of a benchmark.
     """
@@ -72,7 +72,7 @@ def matched_beta(target: float, known: Mapping[float, float]) -> float:
     nearest two; through one point with the slope that the embedded world has.
 
     Args:
-        target: nats a response, above 0.
+        target: nats per response, above 0.
         known: KL of plain DPO by its beta, one at least.
 
     Raises:

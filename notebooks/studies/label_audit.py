@@ -35,6 +35,7 @@ from plc_core.loading import load_pairs
 from plc_core.progress import Progress
 from plc_core.runs import Run, create_run
 from plc_core.storage.files import RunError
+from plc_core.typography import percent
 
 ASKED = ("hidden states", "lengths", "words")
 """The evidence that is asked: scores and votes are what the labels were made from."""
@@ -158,7 +159,7 @@ def rankings_table(table: pd.DataFrame) -> pd.DataFrame:
     cells: dict[str, dict[str, str]] = {}
     for kind in _KINDS.values():
         for row in table[table["kind"] == kind].sort_values("rate").to_dict("records"):
-            cells.setdefault(f"{row['rate']:.0%} {kind}", {})[row["ranking"]] = as_text(row, 2)
+            cells.setdefault(f"{percent(row['rate'])} {kind}", {})[row["ranking"]] = as_text(row, 2)
     return (
         pd.DataFrame(cells).reindex([r for r in RANKINGS if r in set(table["ranking"])]).fillna("–")
     )
@@ -185,7 +186,7 @@ def calibration_table(study: Study) -> pd.DataFrame:
         for rate in sorted(intervals["flip_rate"].unique()):
             own = intervals[intervals["flip_rate"] == rate]
             inside = (own["low"] <= own["flip_rate"]) & (own["flip_rate"] <= own["high"])
-            row: dict[str, Any] = {"errors": kind, "reversed": f"{rate:.0%}"}
+            row: dict[str, Any] = {"errors": kind, "reversed": percent(rate)}
             for label, values in measured.items():
                 found = over_seeds(at(values, (rate,)))
                 row[label] = "not known" if found is None else shown(found, 3)

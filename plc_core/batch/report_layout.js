@@ -89,22 +89,41 @@ const namesWrapped = (data, layout) => {
   return { ...result, height: layout.height * Math.max(1, lines / NAME_LINES) };
 };
 
+const TITLE = 42;
+const titleWrapped = (layout) => {
+  if (!layout.title?.text) return layout;
+  const text = wrapped(layout.title.text, TITLE);
+  const more = 20 * (text.split("<br>").length - 1);
+  return {
+    ...layout,
+    height: layout.height + more,
+    margin: { ...layout.margin, t: (layout.margin?.t ?? 48) + more },
+    title: { ...layout.title, text, pad: { ...layout.title.pad, t: 8 + more / 2 } },
+  };
+};
+
 // Below a title, and where it is long, the legend of a narrow figure goes under the panels.
 const MANY = 6;
 const legendBelow = (data, layout) => {
   const entries = data.filter(({ name, showlegend }) => name && showlegend !== false).length;
   if (!layout.title?.text && entries <= MANY) return layout;
   const height = layout.height + (entries > MANY ? 20 * entries : 0);
-  const inner = layout.height - (layout.margin?.t ?? 48) - (layout.margin?.b ?? 8);
+  const top = layout.margin?.t ?? 48;
+  const inner = layout.height - top - (layout.margin?.b ?? 8);
+  // The room that the legend had above the panels is not needed there.
+  const lines = (layout.title?.text ?? "").split("<br>").length;
+  const needed = layout.title?.text ? 44 + 20 * lines : top;
+  const saved = Math.max(0, top - needed);
   return {
     ...layout,
-    height,
+    height: height - saved,
+    margin: { ...layout.margin, t: top - saved },
     title: { ...layout.title, x: 0, xanchor: "left" },
-    legend: { ...layout.legend, y: -56 / inner, yanchor: "top" },
+    legend: { ...layout.legend, y: -72 / inner, yanchor: "top" },
   };
 };
 
 const forNarrow = ({ data, layout }) => {
   const known = { ...layout, height: layout.height ?? 450 };
-  return namesWrapped(data, legendBelow(data, restacked(known)));
+  return namesWrapped(data, legendBelow(data, restacked(titleWrapped(known))));
 };

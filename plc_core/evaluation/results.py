@@ -9,6 +9,7 @@ import pandas as pd
 
 from plc_core.analysis.statistics import MeanInterval, mean_interval
 from plc_core.evaluation.win_rate import JoinError
+from plc_core.typography import minus
 
 TOLERANCE = 0.1
 """Two KLs that differ by at most this share of the target count as matched."""
@@ -139,7 +140,7 @@ def bracketed(bounds: Iterable[float], digits: int = 1, sign: str = "") -> str:
     middle.
     """
     value, low, high = (f"{number:{sign}.{digits}f}" for number in bounds)
-    return f"{value} [{low}, {high}]"
+    return minus(f"{value} [{low}, {high}]")
 
 
 def interval(part: pd.DataFrame, value: str, low: str, high: str, digits: int = 1) -> str:
@@ -191,7 +192,7 @@ def finding(table: pd.DataFrame, method: str, baseline: str = "DPO") -> str:
     if one["kl"].isna().all():
         return f"{text}; how far it moved is not known, as it was not sampled."
     text += (
-        f", having moved {one['kl'].mean():.2f} nats a response where {baseline} moved "
+        f", having moved {one['kl'].mean():.2f} nats per response where {baseline} moved "
         f"{others['kl'].mean():.2f}"
     )
     if not left:

@@ -105,7 +105,7 @@ def summary_table(runs: Sequence[Run], baseline: Run, control: Run | None = None
         column[f"gold reward, {row['decoding']} (n={row['n']})"] = _interval(row["reward"], 2)
         for side, name in against.items():
             column[f"win % against {name}, {row['decoding']}"] = _win(row[side])
-        column["KL to SFT, nats a response"] = _interval(row["kl"], 2)
+        column["KL to SFT, nats per response"] = _interval(row["kl"], 2)
     for run in runs:
         visits, pairs = run.visits(), run.pairs()
         column = columns[shown[run.name]]

@@ -6,7 +6,7 @@ from .audit import (
     tie_selectivity,
 )
 from .routing_metrics import dose_response, group_means
-from .style import RUN_COLOURS, STATE_COLOURS
+from .style import RUN_COLOURS, STATE_COLOURS, titled
 from .training import pair_trajectory, q_against_z, training_curves
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "routing_by_state",
     "tie_ceiling",
     "tie_selectivity",
+    "titled",
     "training_curves",
 ]

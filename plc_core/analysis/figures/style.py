@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from plc_core.typography import minus as minus  # for figures
+
 STATE_COLOURS = {"clean": "#0072B2", "flip": "#D55E00", "tie": "#009E73"}
 """The three states' colours everywhere in app and notebooks (Okabe and Ito's colour-blind safe
 blue, vermillion and bluish green; each keeps a contrast of 3:1 on white and on near-black)."""
@@ -35,6 +37,10 @@ RUN_COLOURS = (
 INK = "#7A7F87"
 """A grey that reads on white and on near-black, for what is neither a state nor a run."""
 
+VERDICT_COLOURS = {"yes": "#4B57D6", "no": "#B0307A", "unknown": INK}
+"""Of an effect: its interval lies wholly on one side, on the other, or on both; none of them a
+state's or a run's."""
+
 GRID = "rgba(128, 128, 128, 0.18)"
 
 MAX_POINTS = 2_000
@@ -59,11 +65,6 @@ TEMPLATE = go.layout.Template(
 )
 
 
-def minus(number: str) -> str:
-    """A number in figures with the sign − for its hyphen, which is too short beside digits."""
-    return number.replace("-", "−")
-
-
 def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     """Give `figure` the shared template, a height in pixels and a legend above the plot."""
     figure.update_layout(
@@ -77,6 +78,28 @@ def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     )
     figure.update_layout(**layout)
     return figure
+
+
+_TITLE_LINE = 32
+"""Pixels that a title adds above a figure."""
+
+
+def titled(figure: go.Figure, text: str) -> go.Figure:
+    """A finished figure with a title above its legend that says what is seen."""
+    figure.update_layout(
+        title={
+            "text": text, "font": {"size": 15}, "x": 0, "xanchor": "left", "y": 1,
+            "yref": "container", "yanchor": "top", "pad": {"t": 8, "l": 8},
+        },
+        height=figure.layout.height + _TITLE_LINE,
+        margin_t=figure.layout.margin.t + _TITLE_LINE,
+    )  # fmt: skip
+    return figure
+
+
+def side(low: float, high: float, threshold: float = 0.0) -> str:
+    """The key of `VERDICT_COLOURS` for an interval; above the threshold is "yes"."""
+    return "yes" if low > threshold else "no" if high < threshold else "unknown"
 
 
 def literal(text: object) -> str:
