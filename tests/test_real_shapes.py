@@ -224,7 +224,7 @@ def check_means(table, cells):
 
 def number(text):
     """The first number of a table's text."""
-    return float(str(text).split(" ")[0].strip("*<u>/†"))
+    return float(str(text).replace("−", "-").split(" ")[0].strip("*<u>/†"))
 
 
 # ---- notebook by notebook ------------------------------------------------------------------------
