@@ -234,6 +234,20 @@ def test_other_encodings_are_read_where_they_are_said(tmp_path, encoding):
         load_pairs(path, encoding="latin-0")
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "jsonl.gz"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_byte_order_mark_names_the_encoding_that_reads_the_file(tmp_path, encoding, ending):
+    text = "prompt,chosen,rejected\nx,y,z\n" if ending == "csv" else json.dumps(ROWS[0])
+    content = text.encode(encoding)
+    content = gzip.compress(content) if ending.endswith("gz") else content
+    path = written(tmp_path / f"pairs.{ending}", content)
+    with pytest.raises(DataError) as error:
+        load_pairs(path)
+    assert f'Say encoding="{encoding}" to load_pairs' in str(error.value)
+    assert f"iconv -f {encoding} -t utf-8" in str(error.value)
+    assert len(load_pairs(path, encoding=encoding)) == 1
+
+
 @pytest.mark.parametrize(
     ("row", "sentences"),
     [

@@ -37,6 +37,13 @@ _OTHERS = {
     b"\x1f\x8b": "compressed twice",
     b"\x28\xb5\x2f\xfd": "compressed twice",
 }
+# UTF-32 first: its mark begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -155,6 +162,7 @@ def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
     decoder = codecs.getincrementaldecoder(encoding)()
     with path.open("rb") as raw:
         stream = _decompressed(path, raw, Bounds(unpacked_gb=2**30))
+        likely = _likely_encoding(stream.peek(4)[:4])
         while piece := stream.readline(CHUNK):
             waiting = len(decoder.getstate()[0])
             try:
@@ -170,8 +178,17 @@ def _undecodable(path: Path, encoding: str, problem: UnicodeError) -> DataError:
     where = f"line {row}, byte {found - line} of it and {found} of the file"
     return DataError(
         f"{path}, {where}: not {encoding} ({problem}). "
-        'Say encoding="latin-1", or whatever it is written in.'
+        f'Say encoding="{likely}" to load_pairs, or whatever it is written in; for a command write '
+        f"it in UTF-8 first: iconv -f {likely} -t utf-8."
     )
+
+
+def _likely_encoding(head: bytes) -> str:
+    """What a text that is not UTF-8 is most likely written in, by its byte order mark."""
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    return "latin-1"
 
 
 def _csv(path: Path, stream: io.BufferedReader, encoding: str, bounds: Bounds) -> Iterator[Row]:
