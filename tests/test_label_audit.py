@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 import plc_core
 from plc_core import load_pairs
-from plc_core.data import DataError, flip_labels
+from plc_core.data import DataError, flip_labels, pairs_from_rows
 from plc_core.engine.models.load import load_policy
 from plc_core.engine.tokens.tokenized import tokenize_pairs
 from plc_core.label_audit.evidence import vote_shares
@@ -383,3 +383,13 @@ def test_damaged_parts_are_computed_again(tmp_path, monkeypatch):
     rows = read_model(pairs, "world", 64, {"hidden states"}, Progress())[1].hidden
     for layer, read in rows.items():
         np.testing.assert_array_equal(np.concatenate([b for _, b in read()]), before[layer])
+
+
+@pytest.mark.parametrize("prompts", [1, 4])
+def test_pairs_of_too_few_prompts_are_refused_in_words(prompts):
+    rows = [
+        {"prompt": f"q{row % prompts}", "chosen": f"yes {row}", "rejected": f"no {row}"}
+        for row in range(120)
+    ]
+    with pytest.raises(DataError, match=f"{prompts} different prompts, too few for an audit"):
+        plc_core.audit(pairs_from_rows(rows, "few prompts"), evidence=("lengths", "words"))

@@ -24,7 +24,7 @@ from plc_core.label_audit.posterior import (
     FlipModel,
     stacked,
 )
-from plc_core.label_audit.probe import prompt_folds
+from plc_core.label_audit.probe import FOLDS, prompt_folds
 from plc_core.label_audit.reasons import reasons
 from plc_core.label_audit.result import Audit, group_in_words, groups_of
 from plc_core.loading import load_pairs
@@ -93,6 +93,11 @@ def audit(
     groups = None if by is None else groups_of(pairs, by)
     table = _facts(pairs)
     prompts = table["prompt"].tolist()
+    if (different := len(set(prompts))) < FOLDS:
+        raise DataError(
+            f"The {len(pairs):,} pairs have {different} different prompts, too few for an audit: "
+            f"at least {FOLDS} are needed, as each label is judged by those of the other prompts."
+        )
     folds = prompt_folds(prompts)
     given: dict[str, NDArray[np.float64]] = {}
     if run is not None:
