@@ -72,7 +72,10 @@ def runs_in_words(*studies: Study) -> str:
     """On how many training runs the report rests, as a sentence."""
     counts = {title(study): training_runs(study) for study in studies}
     parts = ", ".join(f"{count:,} of {name}" for name, count in counts.items() if count)
-    return f"{sum(counts.values()):,} training runs on pairs with known reversed labels: {parts}."
+    return (
+        f"{sum(counts.values()):,} training runs on pairs with known reversed labels: {parts}. "
+        "`15_label_audit` has some more of its own."
+    )
 
 
 def advice(study: Study) -> str:
