@@ -367,7 +367,7 @@ def test_the_notebook_leaves_a_report(tmp_path):
     report = (tmp_path / "note" / "report.html").read_text()
     assert report.count('class="plc-figure"') == 1
     assert "96 rows read" in report
-    assert "held-out loss after, nats a token" in report
+    assert "held-out loss after, nats per token" in report
     found, picture, how = map(report.index, ("fell: ", 'class="plc-figure"', "How to read this"))
     assert found < picture < report.index("gold reward, greedy") < how
 

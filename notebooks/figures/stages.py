@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from plc_core.analysis.figures.style import RUN_COLOURS, empty, finish, thin
 
 _PANELS = {
-    "loss": "loss, nats a token",
+    "loss": "loss, nats per token",
     "mean_token_accuracy": "share of tokens that were the likeliest",
 }
 

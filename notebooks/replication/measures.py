@@ -255,7 +255,7 @@ def agreement(
 def of_responses(
     rewards: Iterable[float], kl: Iterable[float], tokens: Iterable[int]
 ) -> list[Measure]:
-    """Mean reward, KL to the reference (nats a response) and length of sampled responses."""
+    """Mean reward, KL to the reference (nats per response) and length of sampled responses."""
     return [
         _mean("reward", "responses", rewards),
         _mean("kl", "responses", kl),

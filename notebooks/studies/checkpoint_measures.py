@@ -45,7 +45,7 @@ def evaluate_checkpoints(runs: Mapping[str, Run], config: EvaluationConfig) -> p
     Returns:
         One row a benchmark, method, checkpoint and decoding, step 0 being SFT: benchmark, method,
         step, share (of training), decoding, n, reward, reward_low, reward_high; win_rate, low, high
-        against SFT (percent; 50 at step 0); kl, kl_low, kl_high (nats a response; NaN without
+        against SFT (percent; 50 at step 0); kl, kl_low, kl_high (nats per response; NaN without
         sampling). Of several benchmarks first come rows of `seed_win_rates.MEAN`, the mean over
         them, each weighing alike.
 

@@ -38,7 +38,7 @@ def win_rates(evaluation: Evaluation, control: str | None = None) -> pd.DataFram
         ties half; bootstrap over seeds and over the prompts within each benchmark), ties (percent),
         by_seed (text), reward. With a control also over_control, over_low, over_high (points won
         more than the control does, over the same prompts; NaN for the control itself) and
-        control_kl; with sampled answers kl, kl_low, kl_high (nats a response, all prompts pooled).
+        control_kl; with sampled answers kl, kl_low, kl_high (nats per response, all prompts).
 
     Raises:
         RunError: for a control without sampled answers, whose KL nobody knows.

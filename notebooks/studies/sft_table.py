@@ -56,7 +56,7 @@ def sft_table(run: Run, rewards: Mapping[str, MeanInterval]) -> pd.DataFrame:
     for when in ("before", "after"):
         value = loss[when]
         shown = "nothing was held out" if value is None else f"{value:.3f}"
-        rows[f"held-out loss {when}, nats a token"] = shown
+        rows[f"held-out loss {when}, nats per token"] = shown
     if rewards:
         rows["gold reward, greedy"] = str(rewards["own"])
         rows["the shipped checkpoint's"] = str(rewards["world"])
@@ -71,7 +71,7 @@ def sft_found(run: Run, rewards: Mapping[str, MeanInterval]) -> str:
     else:
         down = loss["after"] < loss["before"]
         said = f"The loss on held-out conversations {'fell' if down else 'did not fall'}: "
-        said += f"{loss['before']:.3f} before, {loss['after']:.3f} nats a token after training"
+        said += f"{loss['before']:.3f} before, {loss['after']:.3f} nats per token after training"
     if rewards:
         own, world = rewards["own"], rewards["world"]
         said += f"; greedy answers earn {own.mean:.2f} [{own.low:.2f}, {own.high:.2f}], "

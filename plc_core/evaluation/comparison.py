@@ -124,7 +124,7 @@ class Evaluation:
         return table[[*side, "reward", "low", "high", "n"]]
 
     def kl(self, keys: Sequence[str] = ("dataset", "model")) -> pd.DataFrame:
-        """KL to the start, nats a response: `keys`, method, seed, kl, kl_low, kl_high, n.
+        """KL to the start, nats per response: `keys`, method, seed, kl, kl_low, kl_high, n.
 
         The mean over the policy's benchmarks, each weighing alike, or with the key benchmark one
         each; 95 % bootstrap intervals over prompts.

@@ -23,7 +23,7 @@ LOG_PROBS = pa.schema(
         "turn": pa.int64(),
         "policy": pa.string(),
         "decoding": pa.string(),
-        "policy_logp": pa.float64(),  # nats a response, its terminator included
+        "policy_logp": pa.float64(),  # nats per response, its terminator included
         "reference_logp": pa.float64(),
     }
 )
@@ -42,7 +42,7 @@ def measure_log_ratios(
 
     Writes generations/<benchmark>-log-probs.parquet, where rows of other policies stay, and a
     record beside it. The mean of policy_logp - reference_logp over answers sampled at temperature 1
-    estimates KL(policy || reference), in nats a response. The tokens are those that were sampled,
+    estimates KL(policy || reference), in nats per response. The tokens are those that were sampled,
     which the text does not always give back.
 
     Args:

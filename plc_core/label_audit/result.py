@@ -78,7 +78,7 @@ class Audit:
         return pd.concat([frame.iloc[order].reset_index(drop=True), shown], axis=1)
 
     def evidence_table(self) -> pd.DataFrame:
-        """A row an evidence: pairs, what it gains over chance in nats a label, weight, note."""
+        """A row an evidence: pairs, what it gains over chance in nats per label, weight, note."""
         return evidence_table(self.evidence, self.stack.weights)
 
     def noise_by(self, column: str = "source") -> pd.DataFrame:
@@ -160,7 +160,7 @@ class Audit:
 
 
 def _strength(gain: float) -> str:
-    """A gain in nats a label over chance, in words."""
+    """A gain in nats per label over chance, in words."""
     return "weak" if gain < 0.01 else "moderate" if gain < 0.1 else "strong"
 
 
@@ -206,7 +206,7 @@ def _noise_sentence(noise: NoiseRate, model: str | None) -> str:
 
 
 def evidence_table(found: Evidence, weights: Mapping[str, float]) -> pd.DataFrame:
-    """A row an evidence: what it gains over chance alone, nats a label, and its weight."""
+    """A row an evidence: what it gains over chance alone, nats per label, and its weight."""
     rows = [
         {
             "evidence": name,

@@ -137,7 +137,7 @@ class LengthNormalisedDPO(Objective):
     """L = sp(-beta h), h as in IPO: "DPO-LN only", margin rescaling and no correction.
 
     The paper's ablation table names it and does not define it; LN is read as length
-    normalisation. beta acts on nats a token here, so like scales need a beta larger than DPO's by
+    normalisation. beta acts on nats per token here, so like scales need a beta larger than DPO's by
     about the length of a response.
     """
 
