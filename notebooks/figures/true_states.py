@@ -67,7 +67,8 @@ def reliability(found: Mapping[str, Mapping[str, Calibration]]) -> go.Figure:
         ends = [-0.03 * top, 1.03 * top]
         figure.update_xaxes(title_text=f"mean {column}", range=ends, row=1, col=place)
         figure.update_yaxes(range=ends, tickformat=".0%", row=1, col=place)
-    _legend(figure, list(found))
+    if len(found) > 1:
+        _legend(figure, list(found))
     figure.update_yaxes(title_text="share truly so", col=1)
     return finish(figure, 360).update_layout(legend_y=1.14, margin_t=86)
 
