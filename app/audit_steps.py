@@ -49,7 +49,7 @@ def _export_and_train(root: Path, name: str) -> None:
         write, train = st.columns([0.4, 0.6], gap="medium")
         with write:
             policies = "\n".join(f"- **{policy}**: {does}" for policy, does in POLICIES.items())
-            st.markdown("**2 · Export**", help=f"{said.said}\n\n{policies}")
+            st.markdown("**2 · Export**", help=policies)
             with st.container(horizontal=True, vertical_alignment="bottom"):
                 policy: Policy = st.selectbox(
                     "Policy",
@@ -61,8 +61,8 @@ def _export_and_train(root: Path, name: str) -> None:
                 st.button(
                     "Write the file", key="write_pairs", on_click=_write, args=(folder, policy)
                 )
-            if policy in said.against and said.said != REFUTED:  # which the check below says
-                st.warning(said.said)
+            if said.said != REFUTED:  # which the check below says
+                (st.warning if policy in said.against else st.caption)(said.said)
             if problem := st.session_state.pop(_PROBLEM, None):
                 st.error(plain(problem))
             _written(folder, policy)

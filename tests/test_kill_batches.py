@@ -243,7 +243,7 @@ def audit(folder):
 def test_an_audit_that_is_killed_and_called_again_finds_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(creation, "new_run_id", lambda: "0" * 16)  # by which files would differ
     pairs = plc_core.load_pairs("world", limit=200)
-    export_pairs(flip_labels(pairs, 0.3, 0), tmp_path / "pairs.jsonl")
+    export_pairs(flip_labels(pairs, 0.3, 0).batches(), tmp_path / "pairs.jsonl")
 
     def attempt(folder, **moment):
         cache = folder / "cache"

@@ -24,6 +24,7 @@ from plc_core.evaluation.summary import labels, summary_table, verdict
 from plc_core.parameters import ParameterError, notebook_parameters, notebook_values
 from plc_core.runs import open_run
 from plc_core.storage.files import RunError
+from plc_core.typography import minus
 from tests.paths import LARGEST_REPORT, ROOT
 from tests.stand_in import TINY, TRAIN, analysis_stand_in, stays
 from tests.waiting import wait_for
@@ -142,7 +143,7 @@ def test_the_summary_is_the_files(executed):
         "policy == 'trained' and decoding == 'sampled'"
     )
     kl = (sampled["policy_logp"] - sampled["reference_logp"]).mean()
-    assert table.loc["KL to SFT, nats per response", "PLC β=0.2"].startswith(f"{kl:.2f} [")
+    assert table.loc["KL to SFT, nats per response", "PLC β=0.2"].startswith(minus(f"{kl:.2f} ["))
     seen = plc.visits().merge(plc.pairs(), on="pair_id").query("oracle_state == 'flip'")
     means = "/".join(f"{seen[f'q_{state}'].mean():.3f}" for state in ("clean", "flip", "tie"))
     assert table.loc[f"q clean/flip/tie, flip pairs (n={len(seen)})", "PLC β=0.2"] == means
