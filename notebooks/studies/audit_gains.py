@@ -76,7 +76,7 @@ BEST, TURNED = "cdpo-weights", "dpo-turned"
 """The documented ways to train on noisy labels."""
 _DONE = {
     BEST: "weighing each label by its audit",
-    TURNED: "turning the labels that its audit is sure of",
+    TURNED: "turning the labels that its audit finds more likely reversed than not",
 }
 """What is done, within a sentence."""
 METHODS = {
