@@ -1128,7 +1128,8 @@ def test_files_beside_a_run_that_are_not_its_own_hide_nothing(
     assert "unanimous" in said(people)
     pair = opened("views/pairs.py", root=tmp_path, run="run")
     assert "findings.parquet cannot be read" in said(pair).replace("\\", "")
-    assert len(pair.get("plotly_chart")) == 2
+    # Where it stands on the run's curves; its course is one visit, and a sentence.
+    assert len(pair.get("plotly_chart")) == 1
 
 
 def test_a_run_with_hardly_a_measure_can_be_tested(opened: Opened, tmp_path: Path) -> None:

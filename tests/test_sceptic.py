@@ -27,6 +27,7 @@ from plc_core.evaluation.length_control import (
 from plc_core.evaluation.methods import contestants
 from plc_core.evaluation.win_rate import JoinError
 from plc_core.evaluation.win_tables import win_table
+from plc_core.typography import minus
 from tests.chat_server import serving
 from tests.paths import shared_file
 
@@ -218,7 +219,11 @@ def test_the_commercial_judges_table_is_the_papers_with_ones_own_numbers(made):
             own = {m: rewards(runs, m, judge, decoding) for m in METHODS}
             for method, values in own.items():
                 text = shown.loc[method, (judge, f"world (n={N})", "Single")]
-                assert text.replace("*", "").replace("†", "").startswith(f"{values.mean():.3f} [")
+                assert (
+                    text.replace("*", "")
+                    .replace("†", "")
+                    .startswith(minus(f"{values.mean():.3f} ["))
+                )
             ranked = shown[judge, f"world (n={N})", "Single"].str
             best = max(own, key=lambda method: round(own[method].mean(), 3))
             assert best in shown.index[ranked.contains("*", regex=False)]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from notebooks.studies.judge_agreement import agreement
+from notebooks.studies.judge_agreement import agreement_of_judges
 from plc_core.evaluation.results import mean_over_seeds, over_cells
 from plc_core.evaluation.sides import win_rate_cells
 from plc_core.evaluation.win_rate import JoinError, JoinReport, verdict_win_rate, verdicts, win_rate
@@ -189,7 +189,7 @@ def test_verdicts_of_infinite_rewards_keep_their_prompts():
 
 def test_agreement_by_hand():
     """Observed 3/4; by chance (2·2 + 1·2) / 16 = 3/8; kappa = (3/4 - 3/8) / (5/8) = 0.6."""
-    both = agreement(rewards(1, 1, 0, 0.5), rewards(1, 1, 0, 0))
+    both = agreement_of_judges(rewards(1, 1, 0, 0.5), rewards(1, 1, 0, 0))
     assert both.raw.mean == 0.75
     assert both.kappa.mean == pytest.approx((0.75 - 0.375) / 0.625)
     assert both.decided.mean == 1.0
@@ -198,12 +198,12 @@ def test_agreement_by_hand():
 
 
 def test_agreement_where_it_means_nothing():
-    same = agreement(rewards(1, 1, 1), rewards(1, 1, 1))
+    same = agreement_of_judges(rewards(1, 1, 1), rewards(1, 1, 1))
     assert same.raw.mean == 1.0
     assert math.isnan(same.kappa.mean)
     assert "kappa n/a" in str(same)
     with pytest.raises(JoinError, match="different prompts"):
-        agreement(rewards(1, 1), rewards(1))
+        agreement_of_judges(rewards(1, 1), rewards(1))
     with pytest.raises(JoinError, match=r"one is 2\."):
-        agreement(rewards(1, 2), rewards(1, 1))
-    assert str(agreement(rewards(), rewards())) == "n/a (n=0)"
+        agreement_of_judges(rewards(1, 2), rewards(1, 1))
+    assert str(agreement_of_judges(rewards(), rewards())) == "n/a (n=0)"
