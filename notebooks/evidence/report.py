@@ -192,9 +192,8 @@ def by_rate(
         if not points:
             continue
         colour = INK if group == AGAINST_LENGTH else _COLOURS[method]
-        dash = _DASHES[
-            list(dict.fromkeys(line[:2] for line in lines.values())).index((measure, group))
-        ]
+        read = list(dict.fromkeys(line[:2] for line in lines.values()))
+        dash = _DASHES[read.index((measure, group)) % len(_DASHES)]
         # Side by side, so that intervals do not hide each other.
         shift = 0.004 * (number - (len(lines) - 1) / 2)
         known = list(points.values())
