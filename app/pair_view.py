@@ -20,9 +20,9 @@ from recipe_curves import recipe_curve
 
 from plc_core.analysis import figures
 from plc_core.analysis.audit import STATES
-from plc_core.analysis.figures.style import minus
 from plc_core.runs import Run
 from plc_core.storage.files import RunError
+from plc_core.typography import minus
 
 TRAJECTORY = Guide(
     "This pair's q, z and margin m at each step that used it; one epoch is one dot. The grey band "

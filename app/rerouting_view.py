@@ -30,8 +30,8 @@ from selection import PAIRS_PAGE
 from state import RANGE, REAL, kept, set_kept
 
 from plc_core.analysis import audit
-from plc_core.analysis.figures.style import minus
 from plc_core.runs import Run
+from plc_core.typography import minus
 
 SLIDERS = {
     # name: label, lowest, highest, step

@@ -5,6 +5,7 @@ import pytest
 
 from notebooks.evidence.estimates import read_study
 from notebooks.studies.audit_gains import BEST, DPO, SAME_KL, TURNED, gains
+from plc_core.typography import minus
 from tests.paths import ROOT
 
 STUDIES = ("smollm2", "label-audit", "qwen", "world")
@@ -35,7 +36,7 @@ def gained():
 def shown(row: pd.Series) -> str:
     value, low, high = (f"{row[name]:.1f}" for name in ("value", "low", "high"))
     sign = "" if value.startswith("-") else "+"
-    return f"{sign}{value} [{low}, {high}]".replace("-", "−")
+    return minus(f"{sign}{value} [{low}, {high}]")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from plc_core.analysis.figures.style import (
     STATE_COLOURS,
     empty,
     finish,
-    minus,
     notice,
 )
+from plc_core.typography import minus
 
 TERNARY_POINTS = 2_000
 """Most points that are drawn: the triangle is drawn without WebGL."""

@@ -20,10 +20,10 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from plc_core.analysis.figures.style import minus
 from plc_core.analysis.noise import NoiseEstimate
 from plc_core.analysis.statistics import LEVEL, MeanInterval, auroc
 from plc_core.evaluation.sides import mean_over_benchmarks, sides_against
+from plc_core.typography import minus
 
 if TYPE_CHECKING:
     from plc_core.analysis import audit

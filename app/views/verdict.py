@@ -20,7 +20,7 @@ from marking import literal
 from reading import audit_tables, open_training, read_digest, shown_errors
 from selection import head
 
-from plc_core.analysis.figures.style import minus
+from plc_core.typography import minus
 
 MOST_PAIRS = 100_000
 """Of more pairs so many are drawn by chance: their intervals are narrow enough."""

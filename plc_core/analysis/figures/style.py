@@ -8,8 +8,6 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from plc_core.typography import minus as minus  # for figures
-
 STATE_COLOURS = {"clean": "#0072B2", "flip": "#D55E00", "tie": "#009E73"}
 """The three states' colours everywhere in app and notebooks (Okabe and Ito's colour-blind safe
 blue, vermillion and bluish green; each keeps a contrast of 3:1 on white and on near-black)."""
